@@ -1,0 +1,17 @@
+"""The errors that a user can mend. Their text is one line: what, where, what to do."""
+
+
+class UserError(Exception):
+    """Bad input or settings. The command line prints the text alone and exits with 2."""
+
+
+class DataError(UserError):
+    """A market file that cannot be trusted; the text names the file, the row and the fix."""
+
+
+class ConfigError(UserError):
+    """A setting that is unknown, misplaced or out of range; the text names its full key."""
+
+
+class CheckpointError(UserError):
+    """A checkpoint that is damaged, hostile, or made for another run; the text says which."""
