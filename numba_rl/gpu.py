@@ -1,0 +1,254 @@
+"""The one place that imports `numba.cuda`: kernels, array views, streams and the warp and block primitives.
+
+Kernels are compiled on a GPU and run in Numba's CUDA simulator when `NUMBA_ENABLE_CUDASIM=1` was set before the first
+import. The simulator has no shuffles, ballots or inline PTX, so the primitives below exist twice, under one name; a
+kernel written on them is the same source in both worlds. Nothing here imports torch: anything with the CUDA array
+interface (a torch tensor, a CuPy array) becomes a kernel argument through `view`.
+"""
+
+import warnings
+
+import numba
+import numpy as np
+from numba import config as numba_config
+from numba import cuda, float32, int32, int64, uint32
+from numba.core.errors import NumbaPerformanceWarning
+
+SIMULATED = bool(numba_config.ENABLE_CUDASIM)
+FULL_MASK = 0xFFFFFFFF
+
+# Small grids are meant: a block per episode, one block for a scan.
+warnings.filterwarnings("ignore", category=NumbaPerformanceWarning)
+
+_SIMULATOR_LACKS = ("lineinfo", "launch_bounds", "max_registers", "lto", "cache")
+
+
+def jit(function=None, **options):
+    """`cuda.jit` for kernels; options that the simulator does not know are dropped there."""
+    if SIMULATED:
+        options = {name: value for name, value in options.items() if name not in _SIMULATOR_LACKS}
+    decorate = cuda.jit(**options) if options else cuda.jit
+    return decorate if function is None else decorate(function)
+
+
+def device(function=None, *, inline=True):
+    """`cuda.jit(device=True)`, inlined at the call unless told otherwise."""
+    options = {"device": True}
+    if not SIMULATED and inline:
+        options["forceinline"] = True
+    decorate = cuda.jit(**options)
+    return decorate if function is None else decorate(function)
+
+
+def available() -> bool:
+    """Whether kernels can be launched here: a GPU that Numba can use, or the simulator."""
+    if SIMULATED:
+        return True
+    try:
+        return bool(cuda.is_available())
+    except Exception:  # a broken driver raises many kinds of error; every one of them means "no GPU"
+        return False
+
+
+def view(array, dtype=None):
+    """A kernel argument that shares memory with `array`: nothing is copied and no stream is synchronised.
+
+    array: torch tensor (detached here), CuPy or Numba device array, C-contiguous, on the GPU; in the simulator a CPU
+    tensor or NumPy array. dtype: the element type that the kernel expects, checked if given. A tensor that is not
+    contiguous, lies elsewhere, or has another type raises ValueError or TypeError: nothing is reinterpreted.
+    Empty arrays are refused, since their data pointer is null.
+    """
+    if hasattr(array, "detach"):
+        array = array.detach()
+    if SIMULATED:
+        host = array if isinstance(array, np.ndarray) else array.numpy()
+        _check(host.shape, host.flags.c_contiguous, host.dtype, dtype)
+        return host
+    if not hasattr(array, "__cuda_array_interface__"):
+        raise TypeError(f"a kernel needs an array on the GPU, got {type(array).__name__} on the CPU; move it with .cuda()")
+    interface = array.__cuda_array_interface__
+    found = np.dtype(interface["typestr"])
+    contiguous = array.is_contiguous() if hasattr(array, "is_contiguous") else interface.get("strides") is None
+    _check(interface["shape"], contiguous, found, dtype)
+    return cuda.as_cuda_array(array, sync=False)
+
+
+def _check(shape, contiguous, found, wanted):
+    if 0 in shape:
+        raise ValueError(f"a kernel cannot take an empty array: shape {tuple(shape)}")
+    if not contiguous:
+        raise ValueError(f"a kernel needs a C-contiguous array, got strides for shape {tuple(shape)}; call .contiguous() first")
+    if wanted is not None and np.dtype(wanted) != found:
+        raise TypeError(f"a kernel needs {np.dtype(wanted)} here, got {found}; convert it first")
+
+
+def stream(handle: int):
+    """A Numba stream for a raw CUDA stream handle, such as `torch.cuda.current_stream().cuda_stream`."""
+    return 0 if SIMULATED else cuda.external_stream(handle)
+
+
+def blocks_for(n: int, threads: int) -> int:
+    """Number of blocks of `threads` that cover n items; n must be at least 1 (CUDA has no empty grid)."""
+    if n < 1:
+        raise ValueError(f"a launch needs at least one item, got {n}")
+    return (n + threads - 1) // threads
+
+
+if SIMULATED:
+    # The block is the warp here: launch simulated kernels with blockDim.x <= 32. `scratch` has a place a thread.
+
+    @cuda.jit(device=True)
+    def warp_sum(value, scratch):
+        """Sum of `value` over the warp, in every lane, added in lane order of a butterfly."""
+        lane = cuda.threadIdx.x
+        cuda.syncthreads()
+        scratch[lane] = value
+        cuda.syncthreads()
+        distance = 1
+        while distance < cuda.blockDim.x:
+            other = scratch[lane ^ distance] if (lane ^ distance) < cuda.blockDim.x else scratch.dtype.type(0)
+            cuda.syncthreads()
+            scratch[lane] += other
+            cuda.syncthreads()
+            distance *= 2
+        return scratch[lane]
+
+    @cuda.jit(device=True)
+    def warp_max(value, scratch):
+        """Maximum of `value` over the warp, in every lane."""
+        lane = cuda.threadIdx.x
+        cuda.syncthreads()
+        scratch[lane] = value
+        cuda.syncthreads()
+        best = scratch[0]
+        for other in range(1, cuda.blockDim.x):
+            best = max(best, scratch[other])
+        cuda.syncthreads()
+        return best
+
+    @cuda.jit(device=True)
+    def warp_scan(value, scratch):
+        """Inclusive prefix sum over the lanes of the warp (Hillis-Steele)."""
+        lane = cuda.threadIdx.x
+        cuda.syncthreads()
+        scratch[lane] = value
+        cuda.syncthreads()
+        distance = 1
+        while distance < cuda.blockDim.x:
+            other = scratch[lane - distance] if lane >= distance else scratch.dtype.type(0)
+            cuda.syncthreads()
+            scratch[lane] += other
+            cuda.syncthreads()
+            distance *= 2
+        return scratch[lane]
+
+    @cuda.jit(device=True)
+    def warp_first(condition, scratch):
+        """The lowest lane whose `condition` holds, or -1, in every lane."""
+        lane = cuda.threadIdx.x
+        cuda.syncthreads()
+        scratch[lane] = 1 if condition else 0
+        cuda.syncthreads()
+        first = -1
+        for other in range(cuda.blockDim.x):
+            if scratch[other] != 0 and first < 0:
+                first = other
+        cuda.syncthreads()
+        return first
+
+    @cuda.jit(device=True)
+    def warp_broadcast(value, source, scratch):
+        """`value` of lane `source`, in every lane."""
+        cuda.syncthreads()
+        scratch[cuda.threadIdx.x] = value
+        cuda.syncthreads()
+        result = scratch[source]
+        cuda.syncthreads()
+        return result
+
+    @cuda.jit(device=True)
+    def warp_sync():
+        """Orders the shared-memory accesses of a warp."""
+        cuda.syncthreads()
+
+    @cuda.jit(device=True)
+    def warp_width():
+        """Lanes of a warp: 32 on a GPU, the block size in the simulator."""
+        return cuda.blockDim.x
+
+else:
+
+    @device
+    def warp_sum(value, scratch):
+        """Sum of `value` over the warp, in every lane, added in lane order of a butterfly."""
+        distance = int32(1)
+        while distance < 32:
+            value += cuda.shfl_xor_sync(FULL_MASK, value, distance)
+            distance *= int32(2)
+        return value
+
+    @device
+    def warp_max(value, scratch):
+        """Maximum of `value` over the warp, in every lane."""
+        distance = int32(1)
+        while distance < 32:
+            value = max(value, cuda.shfl_xor_sync(FULL_MASK, value, distance))
+            distance *= int32(2)
+        return value
+
+    @device
+    def warp_scan(value, scratch):
+        """Inclusive prefix sum over the lanes of the warp (Hillis-Steele)."""
+        lane = cuda.threadIdx.x & 31
+        distance = int32(1)
+        while distance < 32:
+            other = cuda.shfl_up_sync(FULL_MASK, value, distance)
+            if lane >= distance:
+                value += other
+            distance *= int32(2)
+        return value
+
+    @device
+    def warp_first(condition, scratch):
+        """The lowest lane whose `condition` holds, or -1, in every lane."""
+        return int32(cuda.ffs(cuda.ballot_sync(FULL_MASK, condition))) - int32(1)
+
+    @device
+    def warp_broadcast(value, source, scratch):
+        """`value` of lane `source`, in every lane."""
+        return cuda.shfl_sync(FULL_MASK, value, source)
+
+    @device
+    def warp_sync():
+        """Orders the shared-memory accesses of a warp."""
+        cuda.syncwarp()
+
+    @device
+    def warp_width():
+        """Lanes of a warp: 32 on a GPU, the block size in the simulator."""
+        return int32(32)
+
+
+__all__ = [
+    "FULL_MASK",
+    "SIMULATED",
+    "available",
+    "blocks_for",
+    "cuda",
+    "device",
+    "float32",
+    "int32",
+    "int64",
+    "jit",
+    "numba",
+    "stream",
+    "uint32",
+    "view",
+    "warp_broadcast",
+    "warp_first",
+    "warp_max",
+    "warp_scan",
+    "warp_sum",
+    "warp_sync",
+    "warp_width",
+]
