@@ -62,7 +62,6 @@ class MarketConfig(_Section):
 class RewardConfig(_Section):
     """What the agent is paid for, beside the fills."""
 
-    preset: Literal["default", "foxhunt", "custom"] = "default"  # says where the weights came from
     mode: Literal["net_return", "sign_log_return"] = "net_return"
     scale: Positive = 1000.0
     function: str | None = None  # FILE.py:NAME replaces the base
@@ -204,4 +203,4 @@ class Config(_Section):
     train: TrainConfig = field(default_factory=TrainConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     algorithm: Literal["ppo", "dqn"] = "ppo"
-    preset: Literal["default", "foxhunt"] = "default"
+    preset: Literal["default", "foxhunt"] = "default"  # the reward weights to start from (numba_rl.settings.PRESETS)
