@@ -6,12 +6,13 @@ kernel written on them is the same source in both worlds. Nothing here imports t
 interface (a torch tensor, a CuPy array) becomes a kernel argument through `view`.
 """
 
+import types
 import warnings
 
 import numba
 import numpy as np
 from numba import config as numba_config
-from numba import cuda, float32, int32, int64, uint32
+from numba import cuda, float32, int32, int64, njit, uint32
 from numba.core.errors import NumbaPerformanceWarning
 
 SIMULATED = bool(numba_config.ENABLE_CUDASIM)
@@ -38,6 +39,42 @@ def device(function=None, *, inline=True):
         options["forceinline"] = True
     decorate = cuda.jit(**options)
     return decorate if function is None else decorate(function)
+
+
+class Both:
+    """One plain function compiled twice: `.cpu` for @njit callers, `.device` for kernels (or the simulator).
+
+    The functions with array arguments that it calls must be `Both` as well and are named in `uses`; in each version their
+    names mean their own version. A kernel of the simulator cannot hand arrays to @njit functions, hence the two.
+    """
+
+    def __init__(self, function, uses=()):
+        self.function = function
+        self.uses = tuple(uses)
+        self.cpu = njit(error_model="numpy")(self.bound("cpu"))
+        self.device = device(self.bound("device"))
+
+    def bound(self, version):
+        """The plain function with the names of `uses` bound to their `version`."""
+        names = {used.function.__name__: getattr(used, version) for used in self.uses}
+        return rebound(self.function, names)
+
+    def __call__(self, *arguments):
+        return self.function(*arguments)
+
+
+def both(*uses):
+    """Decorator for `Both`: `@both(helper_a, helper_b)`."""
+    return lambda function: Both(function, uses)
+
+
+def rebound(function, names):
+    """A copy of a plain function whose globals `names` are replaced; unlike a closure, it can be cached on disk."""
+    copy = types.FunctionType(function.__code__, {**function.__globals__, **names}, function.__name__, function.__defaults__)
+    copy.__doc__ = function.__doc__
+    copy.__module__ = function.__module__
+    copy.__qualname__ = function.__qualname__
+    return copy
 
 
 def available() -> bool:
@@ -232,8 +269,10 @@ else:
 __all__ = [
     "FULL_MASK",
     "SIMULATED",
+    "Both",
     "available",
     "blocks_for",
+    "both",
     "cuda",
     "device",
     "float32",
@@ -241,6 +280,7 @@ __all__ = [
     "int64",
     "jit",
     "numba",
+    "rebound",
     "stream",
     "uint32",
     "view",

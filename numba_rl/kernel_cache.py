@@ -1,0 +1,55 @@
+"""On-disk cache of compiled functions whose key covers every source file of the package.
+
+Numba's own `cache=True` looks at the file of the cached function alone and misses edits of the functions that it calls
+(numba#9483). Here the cache directory carries a hash of all sources of the package and of the versions that compile them,
+so an edit anywhere, or another version of the product, starts an empty cache. A directory that cannot be written means no
+cache, with a warning.
+"""
+
+import hashlib
+import os
+import warnings
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from numba import config as numba_config
+
+PACKAGE = Path(__file__).parent
+
+
+def sources_digest(package: Path = PACKAGE) -> str:
+    """Hash of every Python file below `package`, with its relative path, and of the compiler's versions."""
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        digest.update(str(path.relative_to(package)).encode())
+        digest.update(path.read_bytes())
+    for name in ("numba", "numba-cuda", "llvmlite", "numpy"):
+        try:
+            digest.update(f"{name}={version(name)}".encode())
+        except PackageNotFoundError:
+            digest.update(f"{name}=none".encode())
+    return digest.hexdigest()[:16]
+
+
+@cache
+def cache_directory() -> Path:
+    """Where this version's compiled functions lie: RLTRAIN_CACHE_DIR or the user's cache folder, then the digest."""
+    root = os.environ.get("RLTRAIN_CACHE_DIR") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache"), "numba_rl"
+    )
+    return Path(root) / sources_digest()
+
+
+def cached(dispatcher):
+    """Give a module-level dispatcher (CPU or CUDA) the package's on-disk cache; returns the dispatcher."""
+    before = numba_config.CACHE_DIR
+    numba_config.CACHE_DIR = str(cache_directory())
+    try:
+        os.makedirs(cache_directory(), exist_ok=True)
+        dispatcher.enable_caching()
+    except (OSError, RuntimeError) as problem:
+        warnings.warn(f"compiled kernels are not kept: {problem}; set RLTRAIN_CACHE_DIR to a writable folder", stacklevel=2)
+    finally:
+        numba_config.CACHE_DIR = before
+    return dispatcher

@@ -1,0 +1,73 @@
+"""Diversity of the last 100 actions: entropy of their exposures over ln 5, minus 1 (0 best, -1 worst).
+
+The window is kept as scalars: five 60-bit words of twenty 3-bit exposure indices, newest in the low bits of the first,
+and five 7-bit counts in one word, so that a push costs no memory traffic and no recount.
+"""
+
+import math
+from typing import NamedTuple
+
+from numba import njit
+from numpy import float32, int64, log
+
+WINDOW = 100
+MINIMUM = 20  # actions before the term counts
+_WORD = (1 << 60) - 1
+_INVERSE_LN5 = 1.0 / math.log(5.0)
+
+
+class Window(NamedTuple):
+    """The last 100 exposure indices, all int64."""
+
+    word0: int
+    word1: int
+    word2: int
+    word3: int
+    word4: int
+    counts: int  # 7 bits an exposure
+    size: int
+
+
+WINDOW_FIELDS = len(Window._fields)
+
+
+@njit(error_model="numpy")
+def empty_window():
+    """A window with no action in it."""
+    return Window(0, 0, 0, 0, 0, 0, 0)
+
+
+@njit(error_model="numpy")
+def push(window, exposure):
+    """The window after an action with exposure index 0..4; the oldest falls out of a full one."""
+    oldest = window.word4 >> 57
+    counts = window.counts + (int64(1) << (7 * int64(exposure)))
+    size = window.size
+    if size == WINDOW:
+        counts -= int64(1) << (7 * oldest)
+    else:
+        size += 1
+    return Window(
+        ((window.word0 << 3) & _WORD) | int64(exposure),
+        ((window.word1 << 3) & _WORD) | (window.word0 >> 57),
+        ((window.word2 << 3) & _WORD) | (window.word1 >> 57),
+        ((window.word3 << 3) & _WORD) | (window.word2 >> 57),
+        ((window.word4 << 3) & _WORD) | (window.word3 >> 57),
+        counts,
+        size,
+    )
+
+
+@njit(error_model="numpy")
+def diversity_term(window):
+    """Normalised entropy - 1 in [-1, 0], float32; 0 until 20 actions are in the window."""
+    if window.size < MINIMUM:
+        return float32(0.0)
+    weighted = float32(0.0)
+    for exposure in range(5):
+        count = float32((window.counts >> (7 * exposure)) & 127)
+        if count > float32(0.0):
+            weighted += count * log(count)
+    size = float32(window.size)
+    entropy = log(size) - weighted / size
+    return entropy * float32(_INVERSE_LN5) - float32(1.0)

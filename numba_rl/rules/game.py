@@ -1,0 +1,46 @@
+"""One step of the whole game for one episode slot: fills, ledger, reward and their running states."""
+
+from typing import NamedTuple
+
+from numba import njit
+
+from numba_rl.rules.actions import exposure_index
+from numba_rl.rules.barrier import Barrier, no_barrier
+from numba_rl.rules.diversity import Window, empty_window, push
+from numba_rl.rules.fills import advance
+from numba_rl.rules.portfolio import Portfolio, open_portfolio
+from numba_rl.rules.reward import combine, default_base
+from numba_rl.rules.shaping import Shaping
+
+
+class Slot(NamedTuple):
+    """Everything that an episode slot carries from step to step."""
+
+    portfolio: Portfolio
+    barrier: Barrier
+    window: Window
+    shaping: Shaping
+
+
+def make_play(base):
+    """`play` with another base reward compiled in (see `reward.user_base`)."""
+
+    @njit(error_model="numpy")
+    def play(slot, action, close, open_next, high_next, low_next, close_next, step, rules):
+        """One step: (slot, outcome, reward). `step` counts from 0 in the episode; prices are of bars t and t + 1."""
+        portfolio, outcome = advance(slot.portfolio, action, close, open_next, high_next, low_next, close_next, rules)
+        window = push(slot.window, exposure_index(action))
+        paid = base(outcome, close, close_next, step, rules)
+        reward, barrier, shaping = combine(paid, slot.barrier, window, slot.shaping, outcome, close_next, rules)
+        return Slot(portfolio, barrier, window, shaping), outcome, reward
+
+    return play
+
+
+play = make_play(default_base)
+
+
+@njit(error_model="numpy")
+def fresh_slot(price, shaping, rules):
+    """The slot at the start of an episode; its shaping statistics go on."""
+    return Slot(open_portfolio(price, rules), no_barrier(), empty_window(), Shaping(shaping.first, shaping.second))
