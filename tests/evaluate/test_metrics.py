@@ -34,8 +34,8 @@ def empty_trades():
 def backtest(equity, bars_per_year=BARS_PER_YEAR, **fields):
     n = len(equity) - 1
     zero = np.zeros(n)
-    base = dict(equity=np.asarray(equity, float), gross_equity=np.asarray(equity, float), exposure=zero, traded=zero, price=zero + 1, fee=zero,
-                spread_cost=zero, financing=zero, multiplier=1.0, bars_per_year=bars_per_year, trades=empty_trades())
+    base = {"equity": np.asarray(equity, float), "gross_equity": np.asarray(equity, float), "exposure": zero, "traded": zero, "price": zero + 1, "fee": zero,
+                "spread_cost": zero, "financing": zero, "multiplier": 1.0, "bars_per_year": bars_per_year, "trades": empty_trades()}
     return SimpleNamespace(**(base | fields))
 
 

@@ -1,12 +1,13 @@
 """Metrics of one equity path by their definitions, in plain Python floats: one loop a figure, None for n/a."""
 
+import itertools
 import math
 
 
 def returns(equity):
     """Returns up to and including the bar on which the equity reached zero."""
     out = []
-    for before, after in zip(equity[:-1], equity[1:]):
+    for before, after in itertools.pairwise(equity):
         if before <= 0:
             break
         out.append(after / before - 1.0)
