@@ -8,7 +8,7 @@ import math
 from typing import NamedTuple
 
 from numba import njit
-from numpy import float32, int64, log
+from numpy import float32, int64
 
 WINDOW = 100
 MINIMUM = 20  # actions before the term counts
@@ -67,7 +67,7 @@ def diversity_term(window):
     for exposure in range(5):
         count = float32((window.counts >> (7 * exposure)) & 127)
         if count > float32(0.0):
-            weighted += count * log(count)
+            weighted += count * math.log(count)
     size = float32(window.size)
-    entropy = log(size) - weighted / size
+    entropy = math.log(size) - weighted / size
     return entropy * float32(_INVERSE_LN5) - float32(1.0)

@@ -7,9 +7,9 @@ at the limit or at the open where that is better. Without fill simulation every 
 for the fee of its table. Limit prices are rounded to the tick away from the market, units to the lot towards zero.
 """
 
+from math import ceil, floor, nan
 from typing import NamedTuple
 
-import numpy as np
 from numba import njit
 
 from numba_rl.rules.actions import IOC, LIMIT, order_type, target_exposure, urgency
@@ -43,7 +43,7 @@ def round_to_lot(units, lot):
     """`units` cut towards zero to whole lots (a billionth of a lot is forgiven, for 0.3 / 0.1)."""
     if lot <= 0.0:
         return units
-    lots = np.floor(abs(units) / lot + 1e-9) * lot
+    lots = floor(abs(units) / lot + 1e-9) * lot
     return lots if units > 0.0 else -lots
 
 
@@ -73,16 +73,16 @@ def limit_fill(close, open_next, high_next, low_next, buys, patience, spread, ti
     if buys:
         limit = close - offset
         if tick > 0.0:
-            limit = np.floor(limit / tick + 1e-9) * tick
+            limit = floor(limit / tick + 1e-9) * tick
         if low_next < limit:
             return min(limit, open_next)
     else:
         limit = close + offset
         if tick > 0.0:
-            limit = np.ceil(limit / tick - 1e-9) * tick
+            limit = ceil(limit / tick - 1e-9) * tick
         if high_next > limit:
             return max(limit, open_next)
-    return np.nan
+    return nan
 
 
 @njit(error_model="numpy")

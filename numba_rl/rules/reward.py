@@ -13,8 +13,10 @@ equity_*: money at the closes of t and t + 1; price_*: those closes; exposure_*:
 the episode, counted from 0. All are float32 but `step`, an integer; the result is cast to float32.
 """
 
+from math import log1p
+
 from numba import njit
-from numpy import float32, int32, log1p
+from numpy import float32, int32
 
 from numba_rl.rules.barrier import touch
 from numba_rl.rules.diversity import diversity_term

@@ -6,10 +6,11 @@ dB = R^2 - B. The first return that is not 0 seeds A and B and pays 0; a vanishi
 `ema`: the base divided by its running standard deviation; the mean is tracked and not subtracted.
 """
 
+from math import sqrt
 from typing import NamedTuple
 
 from numba import njit
-from numpy import float32, sqrt
+from numpy import float32
 
 CLIP = 10.0
 
