@@ -85,14 +85,14 @@ def convert(name: str, value: Any) -> Any:
     key = KEYS[name]
     try:
         parsed = _parse(value, key.node) if isinstance(value, Text) else value
-        if isinstance(parsed, float) and parsed.is_integer() and isinstance(_required(key.node), inspect.IntType):
+        if isinstance(parsed, float) and parsed.is_integer() and isinstance(required(key.node), inspect.IntType):
             parsed = int(parsed)  # steps = 2e6
         converted = msgspec.convert(parsed, key.hint)
         numbers = converted if isinstance(converted, tuple) else (converted,)
         if not all(math.isfinite(number) for number in numbers if isinstance(number, float)):
             raise ValueError
     except (ValueError, msgspec.ValidationError):
-        comma = isinstance(value, str) and "," in value and isinstance(_required(key.node), inspect.IntType | inspect.FloatType)
+        comma = isinstance(value, str) and "," in value and isinstance(required(key.node), inspect.IntType | inspect.FloatType)
         hint = " (write the decimal point as a point)" if comma else ""
         raise ValueError(f"{name} must be {allowed(name)}, not {_shown(value)}{hint}") from None
     return converted
@@ -145,7 +145,7 @@ def _shown(value: Any) -> str:
 def _parse(text: str, node: inspect.Type) -> Any:
     """A typed text as a value of ``node``'s kind; ValueError where it is none."""
     if isinstance(node, inspect.UnionType):
-        return None if text.lower() in ("none", "null") else _parse(text, _required(node))
+        return None if text.lower() in ("none", "null") else _parse(text, required(node))
     if isinstance(node, inspect.BoolType):
         lowered = text.lower()
         if lowered not in ("true", "false", "1", "0", "yes", "no", "on", "off"):
@@ -169,14 +169,14 @@ def _parse(text: str, node: inspect.Type) -> Any:
     return text[1:-1] if quoted else str(text)
 
 
-def _required(node: inspect.Type) -> inspect.Type:
+def required(node: inspect.Type) -> inspect.Type:
     """The type beside None of an optional setting; the type itself of any other."""
     return next(kind for kind in node.types if not isinstance(kind, inspect.NoneType)) if isinstance(node, inspect.UnionType) else node
 
 
 def _describe(node: inspect.Type) -> str:
     if isinstance(node, inspect.UnionType):
-        return f"{_describe(_required(node))}, or none"
+        return f"{_describe(required(node))}, or none"
     if isinstance(node, inspect.BoolType):
         return "true or false"
     if isinstance(node, inspect.LiteralType):

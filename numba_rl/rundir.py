@@ -19,20 +19,21 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 
 import numba_rl
 from numba_rl import settings
 from numba_rl.config import Config
 from numba_rl.errors import UserError
+from numba_rl.files import atomic_write
 
-LAYOUT = frozenset(
-    "config.toml meta.json metrics.csv tensorboard checkpoints evaluation report.html log.txt bars.parquet .lock".split()
-)
+_DIRECTORIES = ("checkpoints", "evaluation", "tensorboard")
+_FILES = ("config.toml", "meta.json", "metrics.csv", "report.html", "log.txt", "bars.parquet", ".lock")
+LAYOUT = frozenset(_DIRECTORIES + _FILES)
 _KIND = "numba_rl run"  # in meta.json: what --overwrite may replace
 _FORMAT = 1
 _PACKAGES = ("numba", "numba-cuda", "numpy", "torch", "polars", "pyarrow", "databento-dbn", "safetensors")
@@ -42,12 +43,14 @@ class RunDir:
     """One run directory, locked by this process from ``create`` or ``open`` until ``close``.
 
     As a context manager it also settles the status in meta.json: "finished", "interrupted" (KeyboardInterrupt) or "failed";
-    ``finish`` inside the block settles it earlier.
+    ``finish`` inside the block settles it earlier. A new run that the user interrupts, or has to mend something for, before
+    it has a checkpoint or a row of metrics is removed again: the same command can then be given once more.
     """
 
-    def __init__(self, path: Path, lock: int) -> None:
+    def __init__(self, path: Path, lock: int, *, fresh: bool = False) -> None:
         self.path = path
         self._lock: int | None = lock
+        self._fresh = fresh
 
     @classmethod
     def create(
@@ -72,7 +75,7 @@ class RunDir:
             target.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"{target}: the run directory cannot be made: {error.strerror}") from None
-        run = cls(target, _acquire(target))
+        run = cls(target, _acquire(target), fresh=True)
         try:
             refuse_if_taken(target, overwrite=overwrite)  # again, now that nobody else can fill it
             if overwrite:
@@ -80,8 +83,8 @@ class RunDir:
             meta = {"kind": _KIND, "format": _FORMAT, "algorithm": config.algorithm, "seed": config.train.seed}
             run._write_meta(meta | {"created": _now(), "segments": []})  # first: what is half made is known as a run
             atomic_write(run.path / "config.toml", settings.to_toml(config))
-            for directory in (run.checkpoints, run.tensorboard, run.evaluation):
-                directory.mkdir()
+            for directory in _DIRECTORIES:
+                (target / directory).mkdir()
             run.begin(command)
         except BaseException:
             run.close()
@@ -178,7 +181,12 @@ class RunDir:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
-            if self.meta()["status"] == "running":
+            if self._fresh and isinstance(error, KeyboardInterrupt | UserError) and not self._has_results():
+                _clear(self.path)
+                (self.path / ".lock").unlink()
+                with contextlib.suppress(OSError):  # it is the user's where they put something into it
+                    self.path.rmdir()
+            elif self.meta()["status"] == "running":
                 if error is None:
                     self.finish("finished")
                 elif isinstance(error, KeyboardInterrupt):
@@ -187,6 +195,9 @@ class RunDir:
                     self.finish("failed", f"{type(error).__name__}: {' '.join(str(error).split())}")
         finally:
             self.close()
+
+    def _has_results(self) -> bool:
+        return self.metrics.exists() or any(self.checkpoints.glob("*.safetensors"))
 
     def _write_meta(self, meta: dict[str, Any]) -> None:
         atomic_write(self.path / "meta.json", json.dumps(meta, indent=2) + "\n")
@@ -263,6 +274,8 @@ def _acquire(path: Path) -> int:
         raise UserError(f"{path}: cannot be locked: {error.strerror}") from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(lock).st_nlink == 0:  # its last holder discarded the run between the two lines
+            raise BlockingIOError
     except BlockingIOError:
         owner = os.read(lock, 32).decode(errors="replace").strip()
         os.close(lock)
@@ -283,36 +296,6 @@ def _clear(path: Path) -> None:
             shutil.rmtree(entry)
         else:
             entry.unlink(missing_ok=True)
-
-
-# ---------------------------------------------------------------------------------------------------------- writing
-
-
-@contextlib.contextmanager
-def atomic_file(path: str | Path) -> Iterator[IO[bytes]]:
-    """A binary file to write to, which becomes ``path`` whole or not at all (temporary file, fsync, rename, fsync of the directory)."""
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
-
-
-def atomic_write(path: str | Path, data: bytes | str) -> None:
-    """Write ``data`` so that a kill at any moment leaves either the old file or the new one, whole."""
-    with atomic_file(path) as stream:
-        stream.write(data.encode() if isinstance(data, str) else data)
 
 
 def versions() -> dict[str, str]:

@@ -20,6 +20,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "foxhunt": {"reward.barrier": 0.5, "reward.diversity": 1.0, "reward.curiosity": 1.0, "reward.risk": 0.1},
 }
 ENVIRONMENT_PREFIX = "RLTRAIN_"
+OTHER_VARIABLES = frozenset({"RLTRAIN_CACHE_DIR"})  # of the same prefix, but no settings: where compiled kernels lie
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,7 @@ def _from_file(path: str | Path, problems: list[str]) -> dict[str, tuple[Any, st
 def _from_environment(environment: Mapping[str, str], problems: list[str]) -> dict[str, tuple[Any, str]]:
     layer: dict[str, tuple[Any, str]] = {}
     for variable in sorted(environment):
-        if not variable.startswith(ENVIRONMENT_PREFIX):
+        if not variable.startswith(ENVIRONMENT_PREFIX) or variable in OTHER_VARIABLES:
             continue
         name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
         if name not in KEYS:
