@@ -1,0 +1,1 @@
+"""Collecting experience: batched (any network, GPU or CPU) and fused (one launch, fixed network shape)."""
