@@ -55,7 +55,7 @@ class MarketConfig(_Section):
     reserve: Annotated[float, Meta(ge=0, lt=1)] = 0.2
     max_position: Positive = 1.0  # units at exposure 1, in "units" sizing
     initial_capital: Positive = 1_000_000.0
-    equity_floor: float = 0.0  # equity at or below it ends the episode
+    equity_floor: NonNegative = 0.0  # equity at or below it ends the episode
     drift_tolerance: NonNegative = 0.0  # 0: never rebalance; else when |position share - exposure| exceeds it
 
 

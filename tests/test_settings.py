@@ -83,7 +83,7 @@ def test_a_setting_that_may_be_none_is_none_by_default():
         ("ppo.target_kl=none", None),
         ("data.symbol='6E'", "6E"),
         ("data.symbol=6E=x", "6E=x"),
-        ("market.equity_floor=-5", -5.0),
+        ("market.maker_bps=-5", -5.0),
     ],
 )
 def test_typed_values_are_read_by_the_type_of_the_key(text, value):

@@ -36,13 +36,15 @@ def draw(logits, row, actions, u, inverse_temperature):
 
 @both()
 def greedy(logits, row, actions):
-    """The action with the largest logit (the first of equals), or -1 where the row holds a NaN."""
+    """The action with the largest logit (the first of equals), or -1 where the row holds a NaN or no finite maximum."""
     best = 0
     for index in range(actions):
         if logits[row, index] != logits[row, index]:
             return -1
         if logits[row, index] > logits[row, best]:
             best = index
+    if logits[row, best] - logits[row, best] != float32(0.0):
+        return -1
     return best
 
 

@@ -34,8 +34,8 @@ class Launch(NamedTuple):
     seed: int
     start: int  # first bar of the range
     stop: int  # one past its last bar
-    greedy: int  # 1: largest logit instead of a draw
-    given: int  # 1: actions are given in `actions`, the logits only yield their log-probability
+    greedy: int  # 1: largest logit instead of a draw; log-probabilities are 0
+    given: int  # 1: actions are given in `actions`; logits are not read and log-probabilities are 0
     inverse_temperature: float
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from numba import njit
 
-from numba_rl.rules.actions import IOC, LIMIT, order_type, target_exposure, urgency
+from numba_rl.rules.actions import AGGRESSIVE, IOC, LIMIT, order_type, target_exposure, urgency
 from numba_rl.rules.portfolio import book, close_out, equity_at, fee_of, half_spread, mark, position_share, worse_price
 
 
@@ -54,6 +54,15 @@ def target_units(portfolio, exposure, price, rules):
         return round_to_lot(exposure * rules.max_position, rules.lot)
     invested = exposure * rules.leverage * (1.0 - portfolio.reserve) * equity_at(portfolio, price, rules)
     return round_to_lot(invested / (price * rules.multiplier), rules.lot)
+
+
+@njit(error_model="numpy")
+def missing_units(portfolio, exposure, price, rules):
+    """Units between the position held and that of an exposure at `price`; whole lots are not missed by rounding alone."""
+    missing = target_units(portfolio, exposure, price, rules) - portfolio.position
+    if abs(missing) < 0.5 * rules.lot:
+        return 0.0
+    return missing
 
 
 @njit(error_model="numpy")
@@ -114,14 +123,14 @@ def advance(portfolio, action, close, open_next, high_next, low_next, close_next
         at_limit = order == LIMIT and rules.fill_simulation == 1
         price = reference
         if at_limit:
-            buys = target_units(portfolio, target, close, rules) > portfolio.position
+            buys = missing_units(portfolio, target, close, rules) > 0.0
             price = limit_fill(close, open_next, high_next, low_next, buys, 2 - haste, portfolio.spread, rules.tick)
         if price == price:  # a limit that was not reached is NaN
-            wanted = target_units(portfolio, target, price, rules) - portfolio.position
+            wanted = missing_units(portfolio, target, price, rules)
             units = wanted
             if at_limit and (wanted > 0.0) != buys:
                 units = 0.0  # at the limit's own price the order would stand on the other side
-            elif order == IOC and rules.fill_simulation == 1:
+            elif order == IOC and haste < AGGRESSIVE and rules.fill_simulation == 1:
                 units = round_to_lot(wanted * (0.5 + 0.25 * haste), rules.lot)
             share = 0.0
             if not at_limit and rules.fill_simulation == 1:
