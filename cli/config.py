@@ -26,7 +26,7 @@ def config() -> None:
 
 @config.command()
 @click.argument("run", required=False, type=click.Path(file_okay=False))
-@settings_options
+@settings_options()
 def show(run: str | None, file: str | None, preset: str | None, sets: tuple[str, ...]) -> None:
     """Print all settings as TOML, those of RUN or those that would apply now, each with where it came from.
 

@@ -49,6 +49,9 @@ def _run(words: list[str], debug: bool) -> int:
         return done.exit_code
     except click.Abort:  # Ctrl-C at a prompt
         raise KeyboardInterrupt from None
+    except click.exceptions.NoArgsIsHelpError as error:  # a group without a command
+        print(error.format_message(), file=sys.stderr)
+        return 2
     except click.UsageError as error:
         context = error.ctx
         _say(f"error: {error.format_message()}" + (f" See `{context.command_path} --help`." if context else ""))

@@ -38,6 +38,16 @@ class Quantity(click.ParamType):
             self.fail(f"{value!r} is no {self.name}; write for example {self.example}", param, ctx)
 
 
+DURATION = Quantity("duration", _DURATIONS, "90, 90s, 30m or 2h")
+MEMORY = Quantity("size", _SIZES_GB, "4GB or 500MB")
+TRAINING_KEYS = {
+    "train.steps": "--steps",
+    "train.time_limit": "--time-limit",
+    "train.device": "--device",
+    "train.memory_limit_gb": "--memory-limit",
+}
+
+
 def setting(flag: str, key: str, help: str, **attributes: Any) -> Callable:
     """An option for the setting ``key``; its value arrives under the key with dots as ``__``."""
     node = keys.required(keys.KEYS[key].node)
@@ -46,15 +56,32 @@ def setting(flag: str, key: str, help: str, **attributes: Any) -> Callable:
     return click.option(flag, key.replace(".", "__"), help=help, **attributes)
 
 
-def settings_options(command: Callable) -> Callable:
-    """--config, --preset and --set."""
-    for decorate in (
-        click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="One setting, as ppo.lr=1e-3; may be repeated."),
-        click.option("--preset", type=click.Choice(list(settings.PRESETS)), help="Reward weights to start from."),
-        click.option("--config", "file", type=click.Path(dir_okay=False), help="Settings as TOML; `rltrain config init` starts one."),
-    ):
-        command = decorate(command)
-    return command
+def settings_options(**attributes: Any) -> Callable:
+    """--config, --preset and --set, as ``file``, ``preset`` and ``sets``."""
+    return _all(
+        click.option("--config", "file", type=click.Path(), help="Settings as TOML; `rltrain config init` starts one.", **attributes),
+        click.option("--preset", type=click.Choice(list(settings.PRESETS)), help="Reward weights to start from.", **attributes),
+        click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="One setting, as ppo.lr=1e-3; repeatable.", **attributes),
+    )
+
+
+def training(**attributes: Any) -> Callable:
+    """The options of training that a resumed run may change as well: TRAINING_KEYS."""
+    return _all(
+        setting("--steps", "train.steps", "Environment steps in all.", metavar="NUMBER", **attributes),
+        setting("--time-limit", "train.time_limit", "Stop training after it: 90s, 30m, 2h.", type=DURATION, **attributes),
+        setting("--device", "train.device", "Where to train; auto: the GPU if it can be used.", **attributes),
+        setting("--memory-limit", "train.memory_limit_gb", "Use no more of the device's memory: 4GB.", type=MEMORY, **attributes),
+    )
+
+
+def _all(*decorators: Callable) -> Callable:
+    def decorate(command: Callable) -> Callable:
+        for decorator in reversed(decorators):
+            command = decorator(command)
+        return command
+
+    return decorate
 
 
 def flags(values: dict[str, Any], command: click.Command) -> dict[str, tuple[str, Any]]:
@@ -77,7 +104,3 @@ def resolve(file: str | None, preset: str | None, sets: tuple[str, ...], given: 
             raise ConfigError(f'reward.function must be FILE.py:NAME, not "{config.reward.function}"')
         absolute["reward.function"] = f"{Path(source).absolute()}:{name}"
     return settings.replace(config, absolute)
-
-
-DURATION = Quantity("duration", _DURATIONS, "90, 90s, 30m or 2h")
-MEMORY = Quantity("memory size", _SIZES_GB, "4GB or 500MB")

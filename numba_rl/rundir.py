@@ -82,7 +82,7 @@ class RunDir:
                 _clear(target)
             meta = {"kind": _KIND, "format": _FORMAT, "algorithm": config.algorithm, "seed": config.train.seed}
             run._write_meta(meta | {"created": _now(), "segments": []})  # first: what is half made is known as a run
-            atomic_write(run.path / "config.toml", settings.to_toml(config))
+            run.save_config(config)
             for directory in _DIRECTORIES:
                 (target / directory).mkdir()
             run.begin(command)
@@ -140,6 +140,10 @@ class RunDir:
     def config(self) -> Config:
         """The settings that the run was made with."""
         return settings.read_toml(self.path / "config.toml")
+
+    def save_config(self, config: Config) -> None:
+        """Replace config.toml, where a resume trains further than was asked first."""
+        atomic_write(self.path / "config.toml", settings.to_toml(config))
 
     def meta(self) -> dict[str, Any]:
         """The contents of meta.json."""

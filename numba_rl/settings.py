@@ -234,8 +234,6 @@ def _contradictions(config: Config) -> Iterator[str]:
     data, market, reward, dqn, replay, episodes = config.data, config.market, config.reward, config.dqn, config.replay, config.episodes
     if abs(sum(data.split) - 1.0) > 1e-6:
         yield f"data.split: the shares must sum to 1, these sum to {sum(data.split):g}"
-    if data.split[0] == 0.0:
-        yield "data.split: the training share is 0; give it some bars"
     if data.price_mode == "arithmetic":
         if market.sizing != "units":
             yield 'data.price_mode = "arithmetic" allows prices <= 0, so market.sizing must be "units", not "equity"'

@@ -2,6 +2,8 @@
 
 import ctypes
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -24,3 +26,44 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if "gpu" in item.keywords and not GPU:
             item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
+
+
+@pytest.fixture
+def rltrain():
+    """Runs the command line in a process of its own: `rltrain("train", "ppo", ...)` gives returncode, stdout and stderr.
+
+    The environment is a user's: no simulator, no RLTRAIN_ variables but those of `env`.
+    """
+
+    def run(*arguments, env=None, timeout=120, cwd=None):
+        return subprocess.run(
+            [sys.executable, "-m", "rltrain.main", *map(str, arguments)],
+            capture_output=True, text=True, timeout=timeout, cwd=cwd, check=False, env=user_environment(env),
+        )  # fmt: skip
+
+    return run
+
+
+@pytest.fixture
+def rltrain_process():
+    """As `rltrain`, but gives the running process, to send signals to; it is killed at the end of the test."""
+    processes = []
+
+    def start(*arguments, env=None, cwd=None):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "rltrain.main", *map(str, arguments)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cwd, env=user_environment(env),
+        )  # fmt: skip
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def user_environment(extra=None):
+    """This process's environment without the simulator and RLTRAIN_ settings, with one thread per process."""
+    kept = {name: value for name, value in os.environ.items() if name != "NUMBA_ENABLE_CUDASIM" and not name.startswith("RLTRAIN_")}
+    return kept | {"OMP_NUM_THREADS": "1"} | (extra or {})

@@ -191,7 +191,6 @@ def test_the_same_key_twice_on_the_command_line_is_refused():
     ("sets", "says"),
     [
         (["data.split=0.6,0.2,0.1"], "data.split: the shares must sum to 1"),
-        (["data.split=0,0.5,0.5"], "training share is 0"),
         (["replay.capacity=3", "dqn.n_step=3"], "replay.capacity (3) must be at least dqn.n_step + 1 (4)"),
         (["data.price_mode=arithmetic"], "market.sizing must be"),
         (["data.price_mode=arithmetic", "market.sizing=units", "reward.mode=sign_log_return"], 'set reward.mode = "net_return"'),
