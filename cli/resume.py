@@ -4,7 +4,9 @@ from typing import Any
 
 import rich_click as click
 
+from numba_rl import settings
 from numba_rl.errors import ConfigError
+from numba_rl.rundir import RunDir
 from rltrain import options
 
 
@@ -24,16 +26,15 @@ def resume(ctx: click.Context, run: str, **values: Any) -> None:
 
 def go_on(path: str, given: dict[str, tuple[str, Any]], algorithm: str | None = None) -> None:
     """Resume the run at ``path`` with some training settings changed; ``algorithm``: what the user believes it to be."""
-    from numba_rl import settings
-    from numba_rl.data.market import load_market
-    from numba_rl.rundir import RunDir
-    from rltrain.training import say_market, work
-
     with RunDir.open(path) as run:
         saved = run.config()
         if algorithm not in (None, saved.algorithm):
             raise ConfigError(f"{path} is a {saved.algorithm} run: rltrain train {saved.algorithm} --resume {path}")
         config = settings.replace(saved, given)
+
+        from numba_rl.data.market import load_market
+        from rltrain.training import say_market, work
+
         market = load_market(config)
         say_market(market)
         run.save_config(config)

@@ -6,6 +6,7 @@ from typing import Any
 import rich_click as click
 
 from numba_rl.config import Config
+from numba_rl.rundir import RunDir, refuse_if_taken
 from rltrain import options
 from rltrain.options import setting, settings_options
 
@@ -63,12 +64,12 @@ def _command(algorithm: str, title: str) -> click.Command:
 
 
 def _start(config: Config, out: str | None, *, overwrite: bool) -> None:
-    from numba_rl.data.market import load_market
-    from numba_rl.rundir import RunDir, refuse_if_taken
-    from rltrain.training import say_market, work
-
     if out is not None:
         refuse_if_taken(Path(out), overwrite=overwrite)  # at once, not after the market was read
+
+    from numba_rl.data.market import load_market
+    from rltrain.training import say_market, work
+
     market = load_market(config)
     say_market(market)
     name = f"{config.algorithm}-{Path(market.source).name.partition('.')[0]}"

@@ -22,7 +22,7 @@ class _Section(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class DataConfig(_Section):
     """What to read, how to interpret it, how to split it by time."""
 
-    path: str | None = None
+    path: str | None = None  # the market file
     symbol: str | None = None  # picks one instrument of a file that holds several
     adjusted: bool = False  # scale OHLC by adjusted close / close where the file has one
     timezone: str | None = None  # zone of stamps that carry none; None: UTC
@@ -40,21 +40,21 @@ class DataConfig(_Section):
 class MarketConfig(_Section):
     """Fills, costs, instrument and sizing: what an order does."""
 
-    fill_at: Literal["next_open", "close"] = "next_open"
-    fill_simulation: bool = True
+    fill_at: Literal["next_open", "close"] = "next_open"  # where market and immediate-or-cancel orders of the decision at bar t fill: open of t + 1, or close of t
+    fill_simulation: bool = True  # False: every order fills whole at the reference price, which is optimistic
     taker_bps: float = 4.0  # per side, basis points of that side's notional; negative is a rebate
-    maker_bps: float = 2.0
-    spread_bps: NonNegative = 1.0
+    maker_bps: float = 2.0  # the same for limit orders
+    spread_bps: NonNegative = 1.0  # whole spread, basis points of the price
     min_fee: NonNegative = 0.0  # money per fill
     financing_rate: NonNegative = 0.0  # per year, on the short or levered part
     multiplier: Positive = 1.0  # money per point of price and unit
     tick: NonNegative = 0.0  # 0: none
     lot: NonNegative = 0.0  # 0: any fraction of a unit
-    sizing: Literal["equity", "units"] = "equity"
-    leverage: Positive = 1.0
-    reserve: Annotated[float, Meta(ge=0, lt=1)] = 0.2
+    sizing: Literal["equity", "units"] = "equity"  # a position is a share of equity, or a number of units
+    leverage: Positive = 1.0  # in "equity" sizing
+    reserve: Annotated[float, Meta(ge=0, lt=1)] = 0.2  # share of equity kept in cash, in "equity" sizing
     max_position: Positive = 1.0  # units at exposure 1, in "units" sizing
-    initial_capital: Positive = 1_000_000.0
+    initial_capital: Positive = 1_000_000.0  # money
     equity_floor: NonNegative = 0.0  # equity at or below it ends the episode
     drift_tolerance: NonNegative = 0.0  # 0: never rebalance; else when |position share - exposure| exceeds it
 
@@ -62,19 +62,19 @@ class MarketConfig(_Section):
 class RewardConfig(_Section):
     """What the agent is paid for, beside the fills."""
 
-    mode: Literal["net_return", "sign_log_return"] = "net_return"
-    scale: Positive = 1000.0
+    mode: Literal["net_return", "sign_log_return"] = "net_return"  # the base: log return of equity after costs, or log price move times the position's sign
+    scale: Positive = 1000.0  # of the base
     function: str | None = None  # FILE.py:NAME replaces the base
-    barrier: NonNegative = 0.0
-    barrier_mode: Literal["additive", "multiply"] = "additive"
-    barrier_profit: Annotated[float, Meta(gt=0, lt=1)] = 0.02
-    barrier_loss: Annotated[float, Meta(gt=0, lt=1)] = 0.02
-    barrier_bars: Count = 500
-    diversity: NonNegative = 0.0
-    curiosity: NonNegative = 0.0
-    risk: NonNegative = 0.0
-    shaping: Literal["none", "dsr", "ema"] = "none"
-    shaping_rate: Annotated[float, Meta(gt=0, lt=1)] = 0.01
+    barrier: NonNegative = 0.0  # weight of the triple barrier's label
+    barrier_mode: Literal["additive", "multiply"] = "additive"  # add the label, or multiply the base by it
+    barrier_profit: Annotated[float, Meta(gt=0, lt=1)] = 0.02  # distance of the profit barrier, share of the entry price
+    barrier_loss: Annotated[float, Meta(gt=0, lt=1)] = 0.02  # distance of the loss barrier
+    barrier_bars: Count = 500  # bars until the label is 0
+    diversity: NonNegative = 0.0  # weight of the entropy of the last 100 exposures
+    curiosity: NonNegative = 0.0  # weight of the forward model's error
+    risk: NonNegative = 0.0  # weight of the drawdown
+    shaping: Literal["none", "dsr", "ema"] = "none"  # differential Sharpe ratio in the base's place, or the base over its running deviation
+    shaping_rate: Annotated[float, Meta(gt=0, lt=1)] = 0.01  # of the running statistics
 
 
 class EpisodeConfig(_Section):
@@ -88,71 +88,71 @@ class EpisodeConfig(_Section):
 class PpoConfig(_Section):
     """Proximal policy optimisation (Schulman et al. 2017)."""
 
-    actor: tuple[Count, ...] = (128, 64)
-    critic: tuple[Count, ...] = (512, 384, 256, 128, 64)
+    actor: tuple[Count, ...] = (128, 64)  # hidden layers
+    critic: tuple[Count, ...] = (512, 384, 256, 128, 64)  # hidden layers
     leaky_slope: Annotated[float, Meta(ge=0, lt=1)] = 0.0  # 0: plain ReLU
-    gamma: Share = 0.99
-    gae_lambda: Share = 0.95
-    lr: Positive = 3e-4
-    lr_schedule: Literal["constant", "linear"] = "constant"
-    epochs: Count = 4
-    minibatches: Count = 4
-    clip: Positive = 0.2
-    value_coef: NonNegative = 0.005
-    entropy_coef: NonNegative = 0.01
-    max_grad_norm: Positive = 0.5
+    gamma: Share = 0.99  # discount of a step
+    gae_lambda: Share = 0.95  # of generalised advantage estimation
+    lr: Positive = 3e-4  # learning rate of Adam
+    lr_schedule: Literal["constant", "linear"] = "constant"  # linear: to 0 at the last step
+    epochs: Count = 4  # passes over a launch
+    minibatches: Count = 4  # of a pass
+    clip: Positive = 0.2  # of the probability ratio
+    value_coef: NonNegative = 0.005  # weight of the value loss
+    entropy_coef: NonNegative = 0.01  # weight of the entropy bonus
+    max_grad_norm: Positive = 0.5  # larger gradients are scaled down to it
     target_kl: Positive | None = None  # None: no early stop
-    normalize_advantage: bool = True
+    normalize_advantage: bool = True  # over a minibatch
 
 
 class DqnConfig(_Section):
     """Deep Q-learning (Mnih et al. 2015) and its variants."""
 
-    variant: Literal["dueling", "branching", "noisy", "iqn", "exposure"] = "dueling"
-    hidden: tuple[Count, ...] = (256, 256)
-    head: Count = 128
-    gamma: Share = 0.99
-    n_step: Count = 1
-    lr: Positive = 1e-4
-    loss: Literal["huber", "squared"] = "huber"
-    double: bool = True
-    batch: Count = 1024
-    accumulate: Count = 1
+    variant: Literal["dueling", "branching", "noisy", "iqn", "exposure"] = "dueling"  # dueling; three heads; factorised noise; quantiles; 5 exposures with routing
+    hidden: tuple[Count, ...] = (256, 256)  # hidden layers
+    head: Count = 128  # width of the value and advantage layers
+    gamma: Share = 0.99  # discount of a step
+    n_step: Count = 1  # steps of a return
+    lr: Positive = 1e-4  # learning rate of Adam
+    loss: Literal["huber", "squared"] = "huber"  # of the TD error
+    double: bool = True  # the online network picks the next action, the target network values it
+    batch: Count = 1024  # transitions of an update
+    accumulate: Count = 1  # batches whose gradients are averaged for an update
     updates: Count = 500  # per epoch
-    updates_per_graph: Count = 8
-    target_rate: Annotated[float, Meta(gt=0, le=1)] = 0.005
-    max_grad_norm: Positive = 10.0
-    epsilon_start: Share = 1.0
-    epsilon_end: Share = 0.05
-    epsilon_steps: Count = 500_000
-    selection: Literal["epsilon", "softmax"] = "epsilon"
-    temperature: Positive = 1.0
+    updates_per_graph: Count = 8  # captured together on a GPU
+    target_rate: Annotated[float, Meta(gt=0, le=1)] = 0.005  # of Polyak averaging into the target network
+    max_grad_norm: Positive = 10.0  # larger gradients are scaled down to it
+    epsilon_start: Share = 1.0  # share of random actions at the start
+    epsilon_end: Share = 0.05  # share of random actions at the end
+    epsilon_steps: Count = 500_000  # environment steps from start to end
+    selection: Literal["epsilon", "softmax"] = "epsilon"  # how actions are drawn while collecting
+    temperature: Positive = 1.0  # of softmax selection
 
 
 class ReplayConfig(_Section):
     """Experience replay (Schaul et al. 2016)."""
 
-    mode: Literal["proportional", "rank", "uniform"] = "proportional"
+    mode: Literal["proportional", "rank", "uniform"] = "proportional"  # how transitions are drawn
     capacity: Count | None = None  # None: sized from the card's memory; 100,000 on the CPU path
-    alpha: Share = 0.6
-    eps: Positive = 1e-6
-    beta_start: Share = 0.4
-    beta_end: Share = 1.0
-    beta_steps: Count = 100_000
-    max_priority: Positive = 1e6
-    resort_interval: Count = 100
-    checkpoint_limit_gb: NonNegative = 2.0
+    alpha: Share = 0.6  # exponent of the priorities
+    eps: Positive = 1e-6  # added to every priority
+    beta_start: Share = 0.4  # exponent of the importance weights at the start
+    beta_end: Share = 1.0  # and at the end
+    beta_steps: Count = 100_000  # updates from start to end
+    max_priority: Positive = 1e6  # priorities are bounded by it
+    resort_interval: Count = 100  # updates between sorts, in rank mode
+    checkpoint_limit_gb: NonNegative = 2.0  # a larger replay is not saved, which a notice says
 
 
 class GuardConfig(_Section):
     """When training is stopped, and what counts as broken."""
 
-    enabled: bool = True
-    loss_clip: Positive = 1e6
-    collapse_norm: NonNegative = 1e-7
-    collapse_steps: Count = 20
-    q_interval: Count = 50
-    q_divergence: Positive = 1e6
+    enabled: bool = True  # False: nothing is checked
+    loss_clip: Positive = 1e6  # losses are bounded by it
+    collapse_norm: NonNegative = 1e-7  # a gradient norm below it counts as collapsed
+    collapse_steps: Count = 20  # collapsed steps in a row before a halt
+    q_interval: Count = 50  # steps between Q statistics
+    q_divergence: Positive = 1e6  # a mean |Q| above it is a halt
     max_skipped: Count = 100  # skipped steps in a row before a halt
     plateau_patience: Annotated[int, Meta(ge=0)] = 0  # validations without a gain before a stop; 0: never
 
@@ -160,33 +160,33 @@ class GuardConfig(_Section):
 class TrainConfig(_Section):
     """How long to train, where, and what to keep."""
 
-    steps: Count = 2_000_000
+    steps: Count = 2_000_000  # environment steps in all
     time_limit: Positive | None = None  # seconds of training
-    seed: Annotated[int, Meta(ge=0, lt=2**32)] = 0
-    device: Literal["auto", "cuda", "cpu"] = "auto"
-    collector: Literal["auto", "fused", "batched"] = "auto"
+    seed: Annotated[int, Meta(ge=0, lt=2**32)] = 0  # of all random numbers
+    device: Literal["auto", "cuda", "cpu"] = "auto"  # auto: the GPU if it can be used
+    collector: Literal["auto", "fused", "batched"] = "auto"  # fused: one kernel a launch, GPU; batched: any network, any machine
     precision: Literal["auto", "float32", "tf32", "bf16"] = "auto"  # of matrix products
-    threads: Count | None = None
-    memory_limit_gb: Positive | None = None
+    threads: Count | None = None  # of the CPU path; None: all cores
+    memory_limit_gb: Positive | None = None  # of the device; None: what is free
     checkpoint_every: Count = 20  # epochs
     validate_every: Count = 20  # epochs
-    tensorboard: bool = True
+    tensorboard: bool = True  # write event files beside metrics.csv
 
 
 class EvaluateConfig(_Section):
     """How a policy is judged, and how its walk-forward windows are laid."""
 
-    policy: Literal["greedy", "softmax"] = "greedy"
-    temperature: Positive = 0.3
-    bootstrap: Count = 2000
-    confidence: Annotated[float, Meta(gt=0, lt=1)] = 0.95
+    policy: Literal["greedy", "softmax"] = "greedy"  # best action, or drawn by softmax
+    temperature: Positive = 0.3  # of softmax
+    bootstrap: Count = 2000  # resamples behind an interval
+    confidence: Annotated[float, Meta(gt=0, lt=1)] = 0.95  # of an interval
     trials: Count | None = None  # None: runs counted in the run directory
     train: str | None = None  # window lengths, bars ("5000") or time ("90d")
-    test: str | None = None
-    step: str | None = None
-    purge: str = "0"
-    embargo: str = "0"
-    anchored: bool = False
+    test: str | None = None  # the same for the test windows
+    step: str | None = None  # from window to window; None: the length of a test window
+    purge: str = "0"  # training bars dropped before a test window
+    embargo: str = "0"  # a further gap before it
+    anchored: bool = False  # True: every training window starts at the first bar
 
 
 class Config(_Section):
@@ -202,5 +202,5 @@ class Config(_Section):
     guard: GuardConfig = field(default_factory=GuardConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
-    algorithm: Literal["ppo", "dqn"] = "ppo"
+    algorithm: Literal["ppo", "dqn"] = "ppo"  # what `rltrain train` was asked for
     preset: Literal["default", "foxhunt"] = "default"  # the reward weights to start from (numba_rl.settings.PRESETS)
