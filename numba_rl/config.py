@@ -40,7 +40,7 @@ class DataConfig(_Section):
 class MarketConfig(_Section):
     """Fills, costs, instrument and sizing: what an order does."""
 
-    fill_at: Literal["next_open", "close"] = "next_open"  # where market and immediate-or-cancel orders of the decision at bar t fill: open of t + 1, or close of t
+    fill_at: Literal["next_open", "close"] = "next_open"  # a decision at bar t fills at the open of t + 1, or the close of t
     fill_simulation: bool = True  # False: every order fills whole at the reference price, which is optimistic
     taker_bps: float = 4.0  # per side, basis points of that side's notional; negative is a rebate
     maker_bps: float = 2.0  # the same for limit orders
@@ -62,7 +62,7 @@ class MarketConfig(_Section):
 class RewardConfig(_Section):
     """What the agent is paid for, beside the fills."""
 
-    mode: Literal["net_return", "sign_log_return"] = "net_return"  # the base: log return of equity after costs, or log price move times the position's sign
+    mode: Literal["net_return", "sign_log_return"] = "net_return"  # log return of equity, or signed log price move
     scale: Positive = 1000.0  # of the base
     function: str | None = None  # FILE.py:NAME replaces the base
     barrier: NonNegative = 0.0  # weight of the triple barrier's label
@@ -108,7 +108,7 @@ class PpoConfig(_Section):
 class DqnConfig(_Section):
     """Deep Q-learning (Mnih et al. 2015) and its variants."""
 
-    variant: Literal["dueling", "branching", "noisy", "iqn", "exposure"] = "dueling"  # dueling; three heads; factorised noise; quantiles; 5 exposures with routing
+    variant: Literal["dueling", "branching", "noisy", "iqn", "exposure"] = "dueling"  # branching: three heads; iqn: quantiles
     hidden: tuple[Count, ...] = (256, 256)  # hidden layers
     head: Count = 128  # width of the value and advantage layers
     gamma: Share = 0.99  # discount of a step
