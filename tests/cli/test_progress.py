@@ -1,0 +1,47 @@
+"""The progress display, on a terminal and elsewhere."""
+
+import io
+
+from rich.console import Console
+
+from rltrain import progress as module
+from rltrain.progress import TrainingProgress, clock
+
+
+def shown(updates, *, terminal, monkeypatch, steps=1000, time_limit=None):
+    """What is printed for (seconds, figures) updates."""
+    now = [0.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    text = io.StringIO()
+    with TrainingProgress(steps, time_limit, Console(file=text, force_terminal=terminal, width=160)) as display:
+        for seconds, figures in updates:
+            now[0] = seconds
+            display.update(figures)
+    return text.getvalue()
+
+
+def test_plain_lines_come_every_ten_seconds_and_keep_the_last_figures(monkeypatch):
+    updates = [
+        (1, {"step": 100, "steps_per_second": 50.0, "reward": 0.5, "validation_sharpe": 1.25}),
+        (11, {"step": 500, "steps_per_second": 50.0, "approx_kl": 0.01, "entropy": float("nan")}),
+        (12, {"step": 600, "steps_per_second": 50.0}),
+        (13, {"step": 1000, "steps_per_second": 50.0}),
+    ]
+    first, last = shown(updates, terminal=False, monkeypatch=monkeypatch).splitlines()
+    assert first == " 50%  500 of 1,000 steps, 50 steps/s, reward +0.5000, KL 0.0100, validation Sharpe +1.25, 0:10 left"
+    assert last.startswith("100%  1,000 of 1,000 steps")
+
+
+def test_the_time_limit_counts_where_it_comes_first(monkeypatch):
+    updates = [(20, {"step": 500, "steps_per_second": 50.0})]
+    assert "0:05 left" in shown(updates, terminal=False, monkeypatch=monkeypatch, time_limit=25.0)
+
+
+def test_a_terminal_gets_a_bar(monkeypatch):
+    out = shown([(1, {"step": 500, "steps_per_second": 50.0})], terminal=True, monkeypatch=monkeypatch)
+    assert "━" in out
+    assert "500 of 1,000 steps" in out
+
+
+def test_clock():
+    assert [clock(seconds) for seconds in (7, 750, 3725)] == ["0:07", "12:30", "1:02:05"]
