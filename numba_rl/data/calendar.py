@@ -56,25 +56,28 @@ class Calendar:
     rule: str  # how bars_per_year was found
     sessions: int
     bars_per_session: float  # median
-    days_per_week: int  # weekdays that usually trade
+    days_per_week: int  # weekdays that usually trade; 7 for bars longer than a day
     gaps: tuple[Gap, ...]  # in order of time
     breaks: int  # closures between sessions, lunch breaks, holidays
     off_grid: np.ndarray  # int64: indices of stamps that are not a whole number of intervals from the others
+    regular: bool  # False: the stamps keep no interval at all (tick or volume bars); gaps are then not looked for
 
 
 def usual_interval(timestamp: np.ndarray) -> int:
-    """Most frequent distance [ns] of neighbouring stamps; 0 for fewer than two.
+    """Most frequent distance [ns] of neighbouring stamps, in any order, doubles ignored; 0 for fewer than two.
 
     Of equally frequent ones the shortest that divides a day (or is whole days) wins. Where no distance is frequent
     (stamps with jitter) it is the median, rounded to a usual bar length within 10%.
     """
-    if len(timestamp) < 2:
+    steps = np.diff(np.sort(timestamp))
+    steps = steps[steps > 0]
+    if len(steps) == 0:
         return 0
-    values, counts = np.unique(np.diff(timestamp), return_counts=True)
+    values, counts = np.unique(steps, return_counts=True)
     tied = [int(v) for v in values[counts == counts.max()]]
     if counts.max() >= 0.2 * counts.sum():
         return min(tied, key=lambda d: (DAY % d != 0 and d % DAY != 0, d))
-    median = float(np.median(np.diff(timestamp)))
+    median = float(np.median(steps))
     nearest = min(USUAL_INTERVALS, key=lambda d: abs(math.log(median / d)))
     return nearest if abs(median / nearest - 1) <= 0.1 else round(median)
 
@@ -144,7 +147,7 @@ def _days_a_year(sessions: np.ndarray, weekdays: int) -> tuple[float, str]:
     if weekdays == 7:
         return 365.0, "7 days a week"
     if span >= 365:
-        counted = len(sessions) / span * YEAR_DAYS
+        counted = min(len(sessions) / span, weekdays / 7) * YEAR_DAYS
         if abs(counted / 252 - 1) <= 0.02:
             return 252.0, f"{counted:.1f} sessions a year counted"
         return float(round(counted)), "sessions a year counted"
@@ -208,9 +211,11 @@ def infer_calendar(timestamp: np.ndarray, interval_ns: int | None = None, bars_p
     steps = np.diff(timestamp)
     day = (timestamp - _day_cut(timestamp, steps, interval)) // DAY
     sessions, bars_per_session = _sessions(day)
-    weekdays = _weekdays(sessions)
+    weekdays = _weekdays(sessions) if interval <= 1.1 * DAY else 7
     year, rule = _bars_per_year(timestamp, interval, sessions, bars_per_session, weekdays)
     if bars_per_year is not None:
         year, rule = float(bars_per_year), "set by data.bars_per_year"
-    gaps, breaks = _gaps(timestamp, steps, interval, day, sessions, bars_per_session, weekdays) if interval else ((), 0)
-    return Calendar(interval, year, rule, len(sessions), bars_per_session, weekdays, gaps, breaks, off_grid(timestamp, interval))
+    wrong = off_grid(timestamp, interval)
+    regular = len(wrong) <= 0.5 * len(timestamp) or bool((np.abs(steps / interval - 1) <= 0.25).mean() >= 0.5)
+    gaps, breaks = _gaps(timestamp, steps, interval, day, sessions, bars_per_session, weekdays) if interval and regular else ((), 0)
+    return Calendar(interval, year, rule, len(sessions), bars_per_session, weekdays, gaps, breaks, wrong, regular)

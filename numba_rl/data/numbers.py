@@ -83,8 +83,8 @@ def _clean(column: pl.Series) -> pl.Series:
 
 def _first(cells: dict[str, pl.Series], pattern: str) -> tuple[int, str] | None:
     """Row and column of the first cell that matches."""
-    hits = ((column.str.contains(pattern).fill_null(False).arg_true(), name) for name, column in cells.items())
-    return min(((int(at[0]), name) for at, name in hits if len(at)), default=None)
+    hits = {name: column.str.contains(pattern).fill_null(False).arg_true() for name, column in cells.items()}
+    return min(((int(at[0]), name) for name, at in hits.items() if len(at)), key=lambda hit: hit[0], default=None)
 
 
 def _decimal_comma(cells: dict[str, pl.Series], config: DataConfig, source: Source, rows: np.ndarray, german: bool) -> bool:

@@ -136,5 +136,7 @@ def _numbers(
             continue
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind)):
             raise source.error(None, f"column {name} has type {kind}: store numbers")
+        if pa.types.is_decimal(kind):
+            column = column.cast(pa.string())  # the direct cast to float64 is not correctly rounded
         result[name] = np.array(column.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy(), np.float64)
     return result

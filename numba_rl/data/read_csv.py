@@ -91,6 +91,8 @@ def _decode(data: bytes, path: str) -> tuple[bytes, str]:
     if encoding == "utf-8" and b"\x00" in body[: 1 << 16]:
         raise DataError(f"{path}: neither text nor Parquet, Feather/Arrow or Databento DBN: give one of these")
     try:
+        if b"\n" not in body and b"\r" in body:
+            body = body.replace(b"\r", b"\n")
         if encoding != "utf-8":
             return body.decode(encoding).encode(), encoding.upper()
         if not body.isascii():
@@ -116,10 +118,10 @@ def _find_header(lines: list[str], source: Source, config: DataConfig) -> tuple[
                 if not any(extra):  # rows that end with a delimiter
                     names += [""] * len(extra)
                 return delimiter, at, 1, find_columns(source, names, f"line {at + 1}: ")
+    # nothing fits: the error comes from the line that looks most like a header
     guess = max(DELIMITERS, key=lambda d: max((len(find_roles(line.split(d))), line.count(d)) for line in lines))
     at = max(range(min(HEADER_WITHIN, len(lines))), key=lambda i: len(find_roles(lines[i].split(guess))))
-    find_columns(source, next(csv.reader([lines[at]], delimiter=guess)), f"line {at + 1}: ")
-    raise source.error(None, "no line names the columns: begin with timestamp,open,high,low,close,volume")
+    return guess, at, 1, find_columns(source, next(csv.reader([lines[at]], delimiter=guess), []), f"line {at + 1}: ")
 
 
 def _two_levels(block: list[list[str]]) -> tuple[list[str], list[str]] | None:
@@ -171,11 +173,9 @@ class _Lines:
 
 def _cells(body: bytes, delimiter: str, width: int, source: Source) -> pl.DataFrame:
     """Text cells, columns c0 .. c{width - 1}; null where empty."""
-    schema = {f"c{i}": pl.String for i in range(width)}
-    if not body.strip():
-        return pl.DataFrame(schema=schema)
+    header = delimiter.join(f"c{i}" for i in range(width)).encode()  # so that a short first row does not set the width
     try:
-        return pl.read_csv(io.BytesIO(body), separator=delimiter, has_header=False, schema=schema)
+        return pl.read_csv(io.BytesIO(header + b"\n" + body), separator=delimiter, infer_schema=False)
     except pl.exceptions.PolarsError as error:
         raise _odd_line(body, delimiter, width, source, str(error).splitlines()[0]) from None
 

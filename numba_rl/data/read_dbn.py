@@ -125,9 +125,10 @@ def _choose_instrument(
     for number in np.unique(ids):
         at = ids == number
         names[at] = str(number)
-        for symbol, start, end in mapping.get(str(number), ()):
-            inside = at if start is None else at & (days >= np.datetime64(start)) & (days < np.datetime64(end))
-            names[inside] = symbol
+        spans = mapping.get(str(number), ())
+        alone = len({symbol for symbol, _, _ in spans}) == 1  # dates only matter where an id served several symbols
+        for symbol, start, end in spans:
+            names[at if alone or start is None else at & (days >= np.datetime64(start)) & (days < np.datetime64(end))] = symbol
     found = list(dict.fromkeys(names.tolist()))
     wanted = config.symbol
     if wanted is not None and wanted.isdigit() and wanted not in found and int(wanted) in ids:

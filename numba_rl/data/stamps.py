@@ -16,7 +16,7 @@ import polars as pl
 
 from numba_rl.config import DataConfig
 from numba_rl.data.calendar import SECOND
-from numba_rl.data.raw import Source
+from numba_rl.data.raw import Source, count
 from numba_rl.errors import ConfigError
 
 CLOCKS = ("%H:%M:%S", "%H:%M:%S%.f", "%H:%M", "%I:%M:%S %p", "%I:%M %p", "%H%M%S", "%H%M")
@@ -77,7 +77,7 @@ def localize(microseconds: np.ndarray, config: DataConfig, source: Source, rows:
         raise source.error(
             int(rows[i]),
             f"{wall[i]} occurs {'twice' if twice else 'never'} in {config.timezone}, where the clocks change "
-            f"({int(lost.sum())} such rows): write the stamps in UTC or with their offsets",
+            f"({count(int(lost.sum()), 'such row')}): write the stamps in UTC or with their offsets",
         )
     return utc.to_physical().to_numpy(), f"no zone, {config.timezone} as set"
 
@@ -119,8 +119,7 @@ def check_years(microseconds: np.ndarray, source: Source, rows: np.ndarray) -> N
     """Raise DataError for an int64 [N] us stamp outside the years 1900 to 2199: a wrong unit, or a damaged cell."""
     outside = np.flatnonzero((microseconds < FIRST_US) | (microseconds >= LAST_US))
     if len(outside):
-        year = int(microseconds[outside[0]].astype("datetime64[us]").astype("datetime64[Y]").astype(int)) + 1970
-        raise source.error(int(rows[outside[0]]), f"a stamp in the year {year}: correct it, or the column's unit")
+        raise source.error(int(rows[outside[0]]), "the stamp lies outside the years 1900 to 2199: correct it, or the column's unit")
 
 
 def _to_microseconds(cells: pl.Series, pattern: str) -> pl.Series:

@@ -79,7 +79,7 @@ def _drop_missing(table: RawTable, config: DataConfig) -> None:
     if number > allowed and config.max_missing < 1:
         raise table.source.error(
             int(lost[0]),
-            f"this and {count(number - 1, 'other row')} of {rows:,} lack a price ({number / rows:.1%}, allowed are {config.max_missing:.1%}): "
+            f"a price is missing, as in {count(number, 'row')} of {rows:,} ({number / rows:.1%}, allowed are {config.max_missing:.1%}): "
             "raise data.max_missing to drop them as missing bars",
         )
     table.keep(~missing)
