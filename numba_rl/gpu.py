@@ -21,6 +21,9 @@ FULL_MASK = 0xFFFFFFFF
 # Small grids are meant: a block per episode, one block for a scan.
 warnings.filterwarnings("ignore", category=NumbaPerformanceWarning)
 
+if SIMULATED:
+    from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+
 _SIMULATOR_LACKS = ("lineinfo", "launch_bounds", "max_registers", "lto", "cache")
 
 
@@ -100,7 +103,7 @@ def view(array, dtype=None):
     if SIMULATED:
         host = array if isinstance(array, np.ndarray) else array.numpy()
         _check(host.shape, host.flags.c_contiguous, host.dtype, dtype)
-        return host
+        return FakeCUDAArray(host)  # a plain NumPy argument would be copied in and out: two views of one array would not agree
     if not hasattr(array, "__cuda_array_interface__"):
         raise TypeError(f"a kernel needs an array on the GPU, got {type(array).__name__} on the CPU; move it with .cuda()")
     interface = array.__cuda_array_interface__
