@@ -1,0 +1,227 @@
+"""Draws a batch from the replay and gathers its rows: one launch.
+
+Shapes (B samples, S the state's width padded to a multiple of 4, rows as in replay_layout):
+    in   leaves f32 [leaves], sums f64 [nodes], tops f64 [padded tops], top_peaks f32 [padded tops], rows i64 [capacity, words / 2]
+    out  stacked i64 [2 B, S / 2] (states, then next states), actions, rewards, discounts, flags i32 [B] (bits of float32 where that
+         is meant), slots i64 [B], weights f32 [B], stamp i64 [1], peak f32 [1]
+Launch: a warp a sample. Warp q draws from the stratum [q, q + 1) / B, so slots come out in ascending order in proportional mode.
+Weights: (1 / (N P))^beta over the largest of the batch. The last block to finish its search divides: it starts while the others
+still wait for their rows, which hides most of the exchange. It also advances the counters, so a captured graph goes on drawing.
+Cost: four dependent reads (tops, nodes, leaves, row) and an exchange between blocks, whatever the capacity.
+"""
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import float64
+
+from numba_rl import gpu
+from numba_rl.gpu import cuda, float32, int32, int64, uint32
+from numba_rl.kernels import replay_layout as at
+from numba_rl.kernels.rank import rank_search
+from numba_rl.kernels.replay_layout import Layout
+from numba_rl.kernels.replay_rules import beta_at, raw_weight
+from numba_rl.kernels.replay_search import slot_search
+from numba_rl.rules import philox
+
+_AHEAD = 8  # weights that a thread of the last block reads at once, so that their latencies overlap
+_HELD = 4  # row words a lane keeps in registers while the weights are exchanged; wider rows are finished afterwards
+
+
+class RingViews(NamedTuple):
+    """The replay's arrays as kernel arguments; `bits`, `rows` and `words` are the same memory under other types."""
+
+    leaves: Any  # f32 [leaves], priorities
+    bits: Any  # i32 [leaves], the same
+    sums: Any  # f64 [nodes]
+    peaks: Any  # f32 [nodes]
+    tops: Any  # f64 [padded tops]
+    top_peaks: Any  # f32 [padded tops]
+    rows: Any  # i64 [capacity, words / 2]
+    words: Any  # i32 [capacity, words]
+    counters: Any  # i64 [COUNTERS]
+    settings: Any  # f64 [SETTINGS]
+    arrivals: Any  # i32 [1]: blocks of the launch that have arrived; zero between launches
+    order: Any  # i64 [capacity] in rank mode, else [1]
+    cumulated: Any  # f64 [capacity] in rank mode, else [1]
+    ranked: Any  # i64 [1]
+
+
+class BatchViews(NamedTuple):
+    """One batch's buffers as kernel arguments."""
+
+    stacked: Any
+    actions: Any
+    rewards: Any
+    discounts: Any
+    flags: Any
+    slots: Any  # i64 [B]
+    raw: Any  # f32 [B], weights before the division
+    weights: Any  # f32 [B]
+    stamp: Any  # i64 [1], transitions inserted when the batch was drawn
+    peak: Any  # f32 [1], largest priority stored when the batch was drawn
+
+
+@gpu.device
+def scatter_word(value, word, q, count, half, stacked, actions, rewards, discounts, flags):
+    """Writes the 64-bit word number `word` of sample q's row to where it belongs in the batch."""
+    if word < half:
+        stacked[q, word] = value
+    elif word < 2 * half:
+        stacked[count + q, word - half] = value
+    else:
+        low = int32((value << int64(32)) >> int64(32))
+        high = int32(value >> int64(32))
+        if word == 2 * half:
+            actions[q] = low
+            rewards[q] = high
+        else:
+            discounts[q] = low
+            flags[q] = high
+
+
+@lru_cache
+def sample_kernel(layout: Layout, mode: int, warps: int):
+    """The kernel for one layout; `warps` samples a block."""
+    lanes = layout.lanes
+    threads, capacity = warps * lanes, layout.capacity
+    half = layout.padded // 2
+    words = layout.words // 2
+    held_words = min(_HELD, -(-words // lanes))
+    tops_a_lane = layout.padded_tops // lanes
+    find = slot_search(layout, True)
+    find_rank = rank_search(lanes)
+
+    @gpu.jit
+    def sample(
+        leaves, sums, tops, top_peaks, rows, counters, settings, arrivals, order, cumulated, ranked, seed, count, inverse,
+        stacked, actions, rewards, discounts, flags, slots, raw, weights, stamp, peak,
+    ):  # fmt: skip
+        scratch = cuda.shared.array(lanes, float64)
+        warp_largest = cuda.shared.array(warps, float32)
+        is_last = cuda.shared.array(1, int32)
+        thread = int32(cuda.threadIdx.x)
+        lane = int32(thread % lanes)
+        warp = int32(thread // lanes)
+        own = int64(cuda.blockIdx.x) * warps + warp
+        active = own < count
+        q = min(own, int64(count - 1))  # idle warps of the last block repeat the last sample and write nothing
+
+        inserted = counters[at.INSERTED]
+        alpha = float32(settings[at.ALPHA])
+        beta_start = float32(settings[at.BETA_START])
+        beta_end = float32(settings[at.BETA_END])
+        beta = float32(beta_at(counters[at.BATCHES], beta_start, beta_end, int64(settings[at.BETA_STEPS])))
+        size = min(inserted, int64(capacity))
+        word = philox.bits(uint32(seed), int32(philox.REPLAY), q, int32(0), counters[at.DRAWN], int32(0))
+        share = (float64(q) + float64(uint32(word)) * float64(2.0**-32)) * inverse
+        filled = size
+        slot = int64(-1)
+        priority = float32(1)
+        total = float64(0)
+        if mode == at.PROPORTIONAL:
+            slot, priority, total = find(leaves, sums, tops, share, lane, scratch)
+        elif mode == at.RANK:
+            filled = ranked[0]
+            slot, priority, total = find_rank(order, cumulated, filled, alpha, share, lane, scratch)
+        weight = float32(1)
+        if slot < int64(0):  # uniform mode, or nothing has a priority: any filled slot
+            slot = max(min(int64(share * float64(size)), size - int64(1)), int64(0))
+            weight = float32(1) if size > int64(0) else float32(0)
+
+        held = cuda.local.array(held_words, int64)
+        for k in range(held_words):
+            at_word = lane + k * lanes
+            if at_word < words:
+                held[k] = rows[slot, at_word]
+        if total > float64(0):
+            weight = float32(raw_weight(priority, float32(total), float32(filled), beta))
+        if active and lane == int32(0):
+            raw[q] = weight
+            slots[q] = slot
+        if own == int64(0):
+            largest = float32(0)
+            for k in range(tops_a_lane):
+                largest = max(largest, top_peaks[lane * tops_a_lane + k])
+            largest = float32(gpu.warp_max(largest, scratch))
+            if lane == int32(0):
+                peak[0] = largest
+                stamp[0] = inserted
+
+        cuda.syncthreads()
+        if thread == int32(0):
+            cuda.threadfence()
+            is_last[0] = int32(1) if cuda.atomic.add(arrivals, 0, int32(1)) == int32(cuda.gridDim.x - 1) else int32(0)
+        if active:
+            for k in range(held_words):
+                at_word = lane + k * lanes
+                if at_word < words:
+                    scatter_word(held[k], at_word, q, count, half, stacked, actions, rewards, discounts, flags)
+            for at_word in range(lane + held_words * lanes, words, lanes):
+                scatter_word(rows[slot, at_word], at_word, q, count, half, stacked, actions, rewards, discounts, flags)
+        cuda.syncthreads()
+        if is_last[0] == int32(0):
+            return
+        cuda.threadfence()
+        mine = cuda.local.array(_AHEAD, float32)
+        largest = float32(0)
+        for start in range(thread, count, threads * _AHEAD):
+            for k in range(_AHEAD):
+                mine[k] = raw[start + k * threads] if start + k * threads < count else float32(0)
+            for k in range(_AHEAD):
+                largest = max(largest, mine[k])
+        largest = float32(gpu.warp_max(largest, scratch))
+        if lane == int32(0):
+            warp_largest[warp] = largest
+        cuda.syncthreads()
+        for k in range(warps):
+            largest = max(largest, warp_largest[k])
+        for start in range(thread, count, threads * _AHEAD):
+            for k in range(_AHEAD):
+                mine[k] = raw[start + k * threads] if start + k * threads < count else float32(0)
+            for k in range(_AHEAD):
+                if start + k * threads < count:
+                    weights[start + k * threads] = mine[k] / largest if largest > float32(0) else float32(0)
+        if thread == int32(0):
+            arrivals[0] = int32(0)
+            counters[at.BATCHES] += int64(1)
+            counters[at.DRAWN] += int64(count)
+
+    return sample
+
+
+def launch_sample(layout: Layout, mode: int, ring: RingViews, batch: BatchViews, seed: int, stream, warps: int):
+    """Draws a batch of len(batch.slots) samples into its buffers. See the module for shapes; asynchronous on `stream`."""
+    count = batch.slots.shape[0]
+    kernel = sample_kernel(layout, mode, warps)
+    kernel[gpu.blocks_for(count, warps), warps * layout.lanes, stream](
+        ring.leaves, ring.sums, ring.tops, ring.top_peaks, ring.rows, ring.counters, ring.settings, ring.arrivals,
+        ring.order, ring.cumulated, ring.ranked, np.uint32(seed), count, 1.0 / count, *batch,
+    )  # fmt: skip
+
+
+@lru_cache
+def locate_kernel(layout: Layout, warps: int):
+    """The kernel that answers which slot lies under each of given masses."""
+    lanes = layout.lanes
+    find = slot_search(layout, False)
+
+    @gpu.jit
+    def locate(leaves, sums, tops, masses, count, slots):
+        scratch = cuda.shared.array(lanes, float64)
+        lane = int32(cuda.threadIdx.x % lanes)
+        q = int64(cuda.blockIdx.x) * warps + cuda.threadIdx.x // lanes
+        if q < count:
+            slot, _, _ = find(leaves, sums, tops, masses[q], lane, scratch)
+            if lane == int32(0):
+                slots[q] = slot
+
+    return locate
+
+
+def launch_locate(layout: Layout, ring: RingViews, masses, slots, stream, warps: int):
+    """slots i64 [n]: the slot under each mass f64 [n] of [0, total), or -1 if every priority is zero."""
+    count = masses.shape[0]
+    kernel = locate_kernel(layout, warps)
+    kernel[gpu.blocks_for(count, warps), warps * layout.lanes, stream](ring.leaves, ring.sums, ring.tops, masses, count, slots)

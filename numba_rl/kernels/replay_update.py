@@ -1,0 +1,159 @@
+"""Writes new priorities of a batch and recomputes the sums above them: one launch.
+
+Shapes: slots i64 [B], in any order and with duplicates; errors f32 [B]; stamp i64 [1], the insert counter when the batch was
+drawn; peak f32 [1], the largest priority stored then; the tree as in replay_layout.
+Launch: a block a top. Every block reads the whole batch and keeps what lies under its top, so one block owns each slot and
+each sum, and block barriers are the only order that is needed: clear the slots, take the largest of the duplicates by an
+integer maximum (which no order of arrival can change), recompute the touched nodes from their leaves, then the top.
+Cost: B reads a block, then a node of `leaf_fan` slots for each sample: no term in the capacity but the number of tops.
+Rules: NaN keeps the old priority; an infinite error takes `peak`; a slot that was overwritten since the batch was drawn, or lies
+outside the filled ring, is left alone; all four are counted.
+"""
+
+import math
+from functools import lru_cache
+
+import numpy as np
+from numba import float64
+
+from numba_rl import gpu
+from numba_rl.gpu import cuda, float32, int32, int64
+from numba_rl.kernels import replay_layout as at
+from numba_rl.kernels.replay_layout import Layout
+from numba_rl.kernels.replay_rules import priority_of, rewritten
+from numba_rl.kernels.replay_sample import RingViews
+from numba_rl.kernels.replay_sums import resum_top
+
+_AHEAD = 8  # samples that a thread reads at once, so that their latencies overlap
+
+
+@lru_cache
+def update_kernel(layout: Layout, warps: int):
+    """The kernel for one layout; `warps` warps a block."""
+    lanes, leaf_fan, node_fan, top_leaves = layout.lanes, layout.leaf_fan, layout.node_fan, layout.top_leaves
+    threads = warps * lanes
+    capacity = layout.capacity
+    resum = resum_top(layout, warps)
+
+    @gpu.jit
+    def update(slots, errors, count, stamp, peak, leaves, bits, sums, peaks, tops, top_peaks, counters, settings):
+        scratch = cuda.shared.array(lanes, float64)
+        node_sums = cuda.shared.array(node_fan, float64)
+        node_peaks = cuda.shared.array(node_fan, float32)
+        touched = cuda.shared.array(node_fan, int32)
+        listed = cuda.shared.array(node_fan, int32)
+        listed_count = cuda.shared.array(1, int32)
+        thread = int32(cuda.threadIdx.x)
+        lane = int32(thread % lanes)
+        warp = int32(thread // lanes)
+        top = int64(cuda.blockIdx.x)
+        first_leaf = top * int64(top_leaves)
+
+        # The first stretch is read before the sums, so that both are under way together.
+        some_slots = cuda.local.array(_AHEAD, int64)
+        some_errors = cuda.local.array(_AHEAD, float32)
+        for j in range(_AHEAD):
+            k = thread + j * threads
+            if k < count:
+                some_slots[j] = slots[k]
+                some_errors[j] = errors[k]
+        then = stamp[0]
+        now = counters[at.INSERTED]
+        size = min(now, int64(capacity))
+        largest = peak[0]
+        alpha = float32(settings[at.ALPHA])
+        eps = float32(settings[at.EPS])
+        cap = float32(settings[at.CAP])
+        for k in range(thread, node_fan, threads):
+            node_sums[k] = sums[top * node_fan + k]
+            node_peaks[k] = peaks[top * node_fan + k]
+            touched[k] = int32(0)
+        if thread == int32(0):
+            listed_count[0] = int32(0)
+        cuda.syncthreads()
+
+        for start in range(0, count, threads * _AHEAD):
+            if start > 0:
+                for j in range(_AHEAD):
+                    k = start + thread + j * threads
+                    if k < count:
+                        some_slots[j] = slots[k]
+                        some_errors[j] = errors[k]
+            for j in range(_AHEAD):
+                if start + thread + j * threads < count:
+                    slot = some_slots[j]
+                    error = some_errors[j]
+                    if slot < int64(0) or slot >= size:
+                        if top == int64(0):
+                            cuda.atomic.add(counters, at.OUTSIDE, int64(1))
+                    elif slot >= first_leaf and slot < first_leaf + int64(top_leaves):
+                        if rewritten(slot, then, now, int64(capacity)):
+                            cuda.atomic.add(counters, at.STALE, int64(1))
+                        elif math.isnan(error):
+                            cuda.atomic.add(counters, at.NAN, int64(1))
+                            counters[at.LAST_BAD] = counters[at.BATCHES]
+                        else:
+                            bits[slot] = int32(0)
+                            node = int32(slot - first_leaf) // int32(leaf_fan)
+                            if cuda.atomic.exch(touched, node, int32(1)) == int32(0):
+                                listed[cuda.atomic.add(listed_count, 0, int32(1))] = node
+        cuda.syncthreads()
+        if listed_count[0] == int32(0):
+            return
+        for start in range(0, count, threads * _AHEAD):
+            if count > threads * _AHEAD:
+                for j in range(_AHEAD):
+                    k = start + thread + j * threads
+                    if k < count:
+                        some_slots[j] = slots[k]
+                        some_errors[j] = errors[k]
+            for j in range(_AHEAD):
+                if start + thread + j * threads < count:
+                    slot = some_slots[j]
+                    error = some_errors[j]
+                    if slot >= first_leaf and slot < first_leaf + int64(top_leaves) and slot >= int64(0) and slot < size:
+                        if not math.isnan(error) and not rewritten(slot, then, now, int64(capacity)):
+                            priority = float32(priority_of(error, alpha, eps, cap))
+                            if math.isinf(error):
+                                priority = largest
+                                cuda.atomic.add(counters, at.INFINITE, int64(1))
+                                counters[at.LAST_BAD] = counters[at.BATCHES]
+                            cuda.atomic.max(bits, slot, float32(priority).view(np.int32))
+        cuda.syncthreads()
+        resum(top, listed, listed_count[0], node_sums, node_peaks, leaves, sums, peaks, tops, top_peaks, warp, lane, scratch)
+
+    return update
+
+
+def launch_update(layout: Layout, ring: RingViews, slots, errors, stamp, peak, stream, warps: int):
+    """Applies td errors f32 [B] to slots i64 [B]; `stamp` and `peak` belong to the batch. Asynchronous on `stream`."""
+    kernel = update_kernel(layout, warps)
+    kernel[layout.tops, warps * layout.lanes, stream](
+        slots, errors, slots.shape[0], stamp, peak,
+        ring.leaves, ring.bits, ring.sums, ring.peaks, ring.tops, ring.top_peaks, ring.counters, ring.settings,
+    )  # fmt: skip
+
+
+@lru_cache
+def peak_kernel(layout: Layout):
+    """The kernel that finds the largest priority stored: one warp."""
+    lanes = layout.lanes
+    tops_a_lane = layout.padded_tops // lanes
+
+    @gpu.jit
+    def find_peak(top_peaks, peak):
+        scratch = cuda.shared.array(lanes, float64)
+        lane = int32(cuda.threadIdx.x)
+        largest = float32(0)
+        for k in range(tops_a_lane):
+            largest = max(largest, top_peaks[lane * tops_a_lane + k])
+        largest = float32(gpu.warp_max(largest, scratch))
+        if lane == int32(0):
+            peak[0] = largest
+
+    return find_peak
+
+
+def launch_peak(layout: Layout, ring: RingViews, peak, stream):
+    """peak f32 [1]: the largest priority stored, 0 in an empty ring."""
+    peak_kernel(layout)[1, layout.lanes, stream](ring.top_peaks, peak)
