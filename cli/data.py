@@ -42,9 +42,7 @@ def data() -> None:
 @setting("--bars-per-year", "data.bars_per_year", "Instead of what the stamps tell.", metavar="NUMBER", panel=_TIME)
 @settings_options(panel=_SETTINGS)
 @click.pass_context
-def inspect(
-    ctx: click.Context, market: str, file: str | None, preset: str | None, sets: tuple[str, ...], **values: Any
-) -> None:
+def inspect(ctx: click.Context, market: str, file: str | None, preset: str | None, sets: tuple[str, ...], **values: Any) -> None:
     """Say what FILE is read as: bars, interval, span, sessions, gaps, bars per year, what was repaired.
 
     FILE is CSV, Parquet, Feather/Arrow or Databento DBN, plain, .gz or .zst, known by its content. A file that cannot be
@@ -97,7 +95,10 @@ def _summary(bars: "Bars") -> "Table":
         ("span", f"{stamp_text(first)} to {stamp_text(last)} UTC ({(last - first + bars.interval_ns) / DAY:,.1f} days)"),
         ("interval", f"{seconds:,g} s{_clock(bars.interval_ns // MINUTE)}" if bars.interval_ns else "unknown: one bar tells none"),
         ("bars per year", f"{year} ({calendar.rule})"),
-        ("sessions", f"{calendar.sessions:,} on {count(calendar.days_per_week, 'weekday')}, bars in each {calendar.bars_per_session:,g} (median)"),
+        (
+            "sessions",
+            f"{calendar.sessions:,} on {count(calendar.days_per_week, 'weekday')}, bars in each {calendar.bars_per_session:,g} (median)",
+        ),
         ("closures", f"{calendar.breaks:,} between sessions"),
         ("gaps", f"{count(len(bars.gaps), 'gap')}, {count(missing, 'bar')} missing ({missing / (missing + len(bars)):.2%} of open hours)"),
         ("off-grid stamps", f"{len(off):,}" + "".join(f", {stamp_text(bars.timestamp[i])}" for i in off[:MOST])),

@@ -140,7 +140,9 @@ def _interval(table: RawTable, config: DataConfig) -> int:
         return usual
     interval = round(config.interval_seconds * SECOND)
     if (table.interval_ns or interval) != interval or 0 < usual < 0.999 * interval:
-        raise table.source.error(None, f"bars are {usual / SECOND:g} s apart, not data.interval_seconds = {config.interval_seconds:g}: leave it out")
+        raise table.source.error(
+            None, f"bars are {usual / SECOND:g} s apart, not data.interval_seconds = {config.interval_seconds:g}: leave it out"
+        )
     return interval
 
 

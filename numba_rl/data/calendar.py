@@ -184,10 +184,12 @@ def _gaps(timestamp, steps, interval_ns, day, sessions, bars_per_session, weekda
     if weekdays < 7:
         closes = step > HOUR if day[-1] - day[0] < 7 else step > 0  # too short a file to know its weekdays
         is_break |= (day[at] != day[at + 1]) & closes
-    # a lunch break: long enough, and ending at the same time of day in many sessions
-    long = step >= 20 * MINUTE
-    _, group = np.unique(timestamp[at + 1] % DAY, return_inverse=True)
-    recurs = np.bincount(group, weights=long) >= max(3, 0.25 * len(sessions))
+    # a lunch break: long enough, and ending at the same time of day so often that chance does not do it, or an hour from that
+    # time, where the clocks change
+    long = (step >= 20 * MINUTE) & (step < DAY)
+    times, group = np.unique(timestamp[at + 1] % DAY, return_inverse=True)
+    recurs = np.bincount(group, weights=long) >= max(8, 0.35 * len(sessions))
+    recurs |= np.isin(times, np.concatenate([times[recurs] + HOUR, times[recurs] - HOUR]) % DAY)
     is_break |= long & recurs[group]
     is_break &= step <= LONGEST_BREAK
     missing = np.rint(step / interval_ns).astype(np.int64) - 1

@@ -31,7 +31,9 @@ ROLES: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 DATES = ("date", "datum")
 CLOCKS = ("time", "zeit", "uhrzeit")
-GERMAN = frozenset(("datum", "zeit", "eröffnung", "eroeffnung", "hoch", "tief", "schluss", "schlusskurs", "schlußkurs", "volumen", "umsatz"))
+GERMAN = frozenset(
+    ("datum", "zeit", "eröffnung", "eroeffnung", "hoch", "tief", "schluss", "schlusskurs", "schlußkurs", "volumen", "umsatz")
+)
 
 
 def plain(name: str) -> str:

@@ -30,7 +30,9 @@ SHOWS = {  # decimal sign -> a cell that shows it: after the other sign, or the 
 }
 
 
-def to_numbers(cells: dict[str, pl.Series], config: DataConfig, source: Source, rows: np.ndarray, german: bool) -> tuple[dict[str, np.ndarray], str]:
+def to_numbers(
+    cells: dict[str, pl.Series], config: DataConfig, source: Source, rows: np.ndarray, german: bool
+) -> tuple[dict[str, np.ndarray], str]:
     """Text columns (String [N], by the file's own names) to float64 [N], NaN where missing, and the sign that was used.
 
     rows: int64 [N], the file's rows, for messages. german: whether a point may separate thousands. Raises DataError
@@ -96,8 +98,8 @@ def _decimal_comma(cells: dict[str, pl.Series], config: DataConfig, source: Sour
         (i, one), (j, two) = comma, point
         raise source.error(
             int(rows[i]),
-            f"column {one}: {cells[one][i]!r} has a decimal comma, but {cells[two][j]!r} (column {two}, {source.at(int(rows[j]))}) a decimal point: "
-            "write one way, or set data.decimal_comma",
+            f"column {one}: {cells[one][i]!r} has a decimal comma, but {cells[two][j]!r} (column {two}, "
+            f"{source.at(int(rows[j]))}) a decimal point: write one way, or set data.decimal_comma",
         )
     if comma or point:
         return comma is not None
@@ -106,6 +108,7 @@ def _decimal_comma(cells: dict[str, pl.Series], config: DataConfig, source: Sour
         i, name = unclear
         raise source.error(
             int(rows[i]),
-            f"column {name}: {cells[name][i]!r} may have a decimal sign or a thousands sign, and no other cell decides: set data.decimal_comma",
+            f"column {name}: {cells[name][i]!r} may have a decimal sign or a thousands sign, and no other cell decides: "
+            "set data.decimal_comma",
         )
     return False

@@ -30,16 +30,17 @@ def read_arrow(data: bytes, path: str, config: DataConfig) -> RawTable:
     source, kind = Source(path, "row"), MAGIC[data[:4]]
     table = _load(data, kind, source)
     columns = _columns(table.column_names, source, config)
+    used = {role: table.column(i) for role, i in columns.at.items()}
+    used = {role: _text(column) if _is_text(column.type) else column for role, column in used.items()}
     rows = np.arange(len(table))
     symbol = columns.symbol
-    if "symbol" in columns.at:
-        names = pc.fill_null(_text(table.column(columns.at["symbol"])), "(empty)")
+    if "symbol" in used:
+        names = pc.fill_null(_text(used.pop("symbol")), "(empty)")
         symbol = choose_symbol(source, pc.unique(names).to_pylist(), config.symbol)
         mine = pc.equal(names, symbol)
-        table, rows = table.filter(mine), rows[mine.to_numpy()]
+        used, rows = {role: column.filter(mine) for role, column in used.items()}, rows[mine.to_numpy()]
     elif config.symbol is not None and symbol is None:
         choose_symbol(source, [], config.symbol)
-    used = {role: table.column(i) for role, i in columns.at.items() if role != "symbol"}
 
     empty = np.logical_and.reduce([_is_missing(column) for column in used.values()])
     unstamped = np.flatnonzero(_is_missing(used["time"]) & ~empty)
@@ -84,6 +85,7 @@ def _columns(names: list[str], source: Source, config: DataConfig) -> Columns:
 
 
 def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """As large_string, the one text type that every function here takes."""
     return column.cast(column.type.value_type if pa.types.is_dictionary(column.type) else column.type).cast(pa.large_string())
 
 
@@ -92,9 +94,7 @@ def _is_missing(column: pa.ChunkedArray) -> np.ndarray:
     return pc.is_null(column, nan_is_null=pa.types.is_floating(column.type)).to_numpy()
 
 
-def _stamps(
-    column: pa.ChunkedArray, clock: pa.ChunkedArray | None, config: DataConfig, source: Source, rows: np.ndarray
-) -> Stamps:
+def _stamps(column: pa.ChunkedArray, clock: pa.ChunkedArray | None, config: DataConfig, source: Source, rows: np.ndarray) -> Stamps:
     """Instants of a time column (and of its column with the time of day, where there is one)."""
     kind = column.type
     if clock is not None:
@@ -115,11 +115,12 @@ def _stamps(
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return epoch_to_ns(column.cast(pa.float64() if pa.types.is_floating(kind) else pa.int64(), safe=False).to_numpy(), source, rows)
     if _is_text(kind):
-        return text_to_ns(pl.from_arrow(_text(column)), config, source, rows)
+        return text_to_ns(pl.from_arrow(column), config, source, rows)
     raise source.error(None, f"the time column has type {kind}: store timestamps, dates, epoch numbers or text")
 
 
 def _is_text(kind: pa.DataType) -> bool:
+    """Text of any layout; a dictionary of texts too."""
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
 
@@ -128,7 +129,7 @@ def _numbers(
     columns: dict[str, pa.ChunkedArray], config: DataConfig, source: Source, rows: np.ndarray, german: bool
 ) -> dict[str, np.ndarray]:
     """float64 [N] by the file's own names, NaN where missing."""
-    text = {name: pl.from_arrow(_text(column)) for name, column in columns.items() if _is_text(column.type)}
+    text = {name: pl.from_arrow(column) for name, column in columns.items() if _is_text(column.type)}
     result = to_numbers(text, config, source, rows, german)[0] if text else {}
     for name, column in columns.items():
         kind = column.type

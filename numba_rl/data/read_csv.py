@@ -185,7 +185,9 @@ def _odd_line(body: bytes, delimiter: str, width: int, source: Source, reason: s
     try:
         for row, cells in enumerate(csv.reader(io.StringIO(body.decode(), newline=""), delimiter=delimiter, strict=True)):
             if len(cells) > width:
-                return source.error(row, f"{len(cells)} cells, but the header names {width}: quote cells that hold a {DELIMITERS[delimiter]}")
+                return source.error(
+                    row, f"{len(cells)} cells, but the header names {width}: quote cells that hold a {DELIMITERS[delimiter]}"
+                )
     except csv.Error as error:
         return source.error(None, f"a quote is not closed or stands inside a cell ({error}): correct the quotes")
     return source.error(None, f"cannot be split into cells ({reason}): correct the file")

@@ -231,7 +231,9 @@ def _day_first(cells: pl.Series, config: DataConfig, source: Source, rows: np.nd
     day_row, month_row = ((part > 12).fill_null(False).arg_true() for part in (one, two))
     if len(day_row) and len(month_row):
         i, j = int(day_row[0]), int(month_row[0])
-        raise source.error(int(rows[j]), f"{cells[j]!r} is month first, {cells[i]!r} in {source.at(int(rows[i]))} day first: write all dates alike")
+        raise source.error(
+            int(rows[j]), f"{cells[j]!r} is month first, {cells[i]!r} in {source.at(int(rows[i]))} day first: write all dates alike"
+        )
     wanted = config.day_first
     if len(day_row) == len(month_row) == 0:
         return wanted, "as set"

@@ -45,7 +45,8 @@ def _refuse_infinite(table: RawTable) -> None:
         bad = np.flatnonzero(np.isinf(column)) if column is not None else ()
         if len(bad):
             raise table.source.error(
-                int(table.rows[bad[0]]), f"{name} is {column[bad[0]]} ({count(len(bad), 'such value')}): correct it, or leave the cell empty"
+                int(table.rows[bad[0]]),
+                f"{name} is {column[bad[0]]} ({count(len(bad), 'such value')}): correct it, or leave the cell empty",
             )
 
 
@@ -55,7 +56,9 @@ def _adjust(table: RawTable, config: DataConfig) -> None:
         if table.adjusted is not None:
             differ = int((np.abs(table.adjusted - table.prices["close"]) > ROUNDING * np.abs(table.prices["close"])).sum())
             if differ:
-                table.notices.append(f"adjusted close differs in {count(differ, 'row')} and is not used (data.adjusted = true scales by it)")
+                table.notices.append(
+                    f"adjusted close differs in {count(differ, 'row')} and is not used (data.adjusted = true scales by it)"
+                )
         return
     if table.adjusted is None:
         raise table.source.error(None, "has no adjusted close column: set data.adjusted = false, or add one named 'Adj Close'")
@@ -93,7 +96,8 @@ def _repair_volume(table: RawTable) -> None:
     bad = np.flatnonzero(table.volume < 0)
     if len(bad):
         raise table.source.error(
-            int(table.rows[bad[0]]), f"volume {_number(table.volume[bad[0]])} is negative ({count(len(bad), 'row')}): correct it, or leave it empty"
+            int(table.rows[bad[0]]),
+            f"volume {_number(table.volume[bad[0]])} is negative ({count(len(bad), 'row')}): correct it, or leave it empty",
         )
     missing = np.isnan(table.volume)
     if missing.all() and len(table):
@@ -120,7 +124,8 @@ def _check_ranges(table: RawTable) -> None:
             i = bad[0]
             raise table.source.error(
                 int(table.rows[i]),
-                f"{name} {_number(price[i])} is outside low {_number(low[i])} .. high {_number(high[i])} ({count(len(bad), 'such row')}): {fix}",
+                f"{name} {_number(price[i])} is outside low {_number(low[i])} .. high {_number(high[i])} "
+                f"({count(len(bad), 'such row')}): {fix}",
             )
     top, bottom = np.maximum.reduce([open_, high, close, low]), np.minimum.reduce([open_, low, close, high])
     widened = int(((top != high) | (bottom != low)).sum())
@@ -138,8 +143,8 @@ def _refuse_nonpositive(table: RawTable) -> None:
     name = min((n for n in PRICES if table.prices[n][first] <= 0), key=lambda n: (table.prices[n][first], PRICES.index(n)))
     raise table.source.error(
         int(table.rows[first]),
-        f"{name} {_number(table.prices[name][first])} on {stamp_text(table.timestamp[first])} is not above zero ({count(len(bad), 'row')} of "
-        f"{len(table):,} with a price <= 0): log returns need positive prices; data.price_mode = \"arithmetic\" allows them",
+        f"{name} {_number(table.prices[name][first])} on {stamp_text(table.timestamp[first])} is not above zero "
+        f'({count(len(bad), "row")} of {len(table):,} with a price <= 0): log returns need positive prices; data.price_mode = "arithmetic" allows them',
     )
 
 

@@ -237,7 +237,9 @@ def test_E12_encodings_and_packings(name):
 # E-13
 
 
-@pytest.mark.parametrize("name", ["decimal", "nullable_volume", "time_in_index", "ts_ms", "ts_ns_newyork", "ts_us_utc", "uint64_volume_float32"])
+@pytest.mark.parametrize(
+    "name", ["decimal", "nullable_volume", "time_in_index", "ts_ms", "ts_ns_newyork", "ts_us_utc", "uint64_volume_float32"]
+)
 def test_E13_parquet(name):
     bars = read(f"E-13/{name}.parquet")
     assert len(bars) == 8
