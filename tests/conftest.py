@@ -20,6 +20,7 @@ def _has_gpu() -> bool:
 GPU = _has_gpu() and os.environ.get("NUMBA_ENABLE_CUDASIM", "0") == "0"
 if not GPU:
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # before numba is imported anywhere
+    sys.setswitchinterval(1e-5)  # the simulator polls its threads: at Python's 5 ms a barrier takes ten times as long
 
 
 def pytest_collection_modifyitems(items):

@@ -23,7 +23,8 @@ from numba_rl.kernels.replay_sample import RingViews
 from numba_rl.kernels.replay_sums import resum_top
 
 _HELD = 4  # words of each state that a lane has under way at once
-_MAX_BLOCKS = 4096  # warps then take several rows each; no launch ever needs more threads than 32 bits count
+# Warps take several rows each beyond this many blocks; no launch ever needs more threads than 32 bits count.
+_MAX_BLOCKS = 4 if gpu.SIMULATED else 4096
 
 
 @lru_cache
