@@ -100,8 +100,6 @@ def read_bars(path: str | Path, config: DataConfig = DEFAULTS, needed: int = 1, 
         table = read_table(Path(path), config)
     except NoBars as error:
         raise too_few(str(path), 0, needed, what, error.reason, error.fix) from None
-    if len(table) == 0:
-        raise too_few(str(path), 0, needed, what, "no rows")
     interval = _interval(table, config)
     validate(table, config)
     if len(table) == 0:

@@ -19,7 +19,7 @@ from numba_rl.config import DataConfig
 from numba_rl.data.calendar import DAY, SECOND
 from numba_rl.data.columns import Columns, find_columns, find_columns_by_symbol
 from numba_rl.data.numbers import to_numbers
-from numba_rl.data.raw import PRICES, RawTable, Source, choose_symbol, count
+from numba_rl.data.raw import PRICES, NoBars, RawTable, Source, choose_symbol, count
 from numba_rl.data.stamps import Stamps, check_years, epoch_to_ns, join_clock, localize, text_to_ns
 
 MAGIC = {b"PAR1": "Parquet", b"ARRO": "Arrow IPC file", b"FEA1": "Feather (version 1)", b"\xff\xff\xff\xff": "Arrow IPC stream"}
@@ -30,6 +30,8 @@ def read_arrow(data: bytes, path: str, config: DataConfig) -> RawTable:
     source, kind = Source(path, "row"), MAGIC[data[:4]]
     table = _load(data, kind, source)
     columns = _columns(table.column_names, source, config)
+    if len(table) == 0:
+        raise NoBars("no rows", "give a longer file")
     used = {role: table.column(i) for role, i in columns.at.items()}
     used = {role: _text(column) if _is_text(column.type) else column for role, column in used.items()}
     rows = np.arange(len(table))
@@ -72,7 +74,7 @@ def _load(data: bytes, kind: str, source: Source) -> pa.Table:
         if kind == "Arrow IPC stream":
             return pa.ipc.open_stream(buffer).read_all()
         return pa.feather.read_table(buffer)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise source.error(None, f"not readable as {kind} ({str(error).splitlines()[0]}): write the file again") from None
 
 

@@ -15,7 +15,7 @@ import polars as pl
 from numba_rl.config import DataConfig
 from numba_rl.data.columns import Columns, find_columns, find_columns_by_symbol, find_roles, has_bars, plain
 from numba_rl.data.numbers import to_numbers
-from numba_rl.data.raw import PRICES, RawTable, Source, choose_symbol, count
+from numba_rl.data.raw import PRICES, NoBars, RawTable, Source, choose_symbol, count
 from numba_rl.data.stamps import join_clock, text_to_ns
 from numba_rl.errors import DataError
 
@@ -27,6 +27,8 @@ BOMS = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "u
 def read_csv(data: bytes, path: str, config: DataConfig) -> RawTable:
     """Read unpacked text. Raises DataError naming the line for a file without bars' columns or with cells that are none."""
     text, encoding = _decode(data, path)
+    if not text.strip():
+        raise NoBars("the file is empty", "give a file with bars")
     lines = text[: 1 << 16].decode("utf-8", "ignore").splitlines()[: HEADER_WITHIN + 3]
     source = Source(path, "line")
     delimiter, skipped, height, columns = _find_header(lines, source, config)
@@ -38,6 +40,8 @@ def read_csv(data: bytes, path: str, config: DataConfig) -> RawTable:
 
     full = pl.select(pl.any_horizontal(*[column.is_not_null() for column in used.values()])).to_series().to_numpy()
     used, rows = {role: column.filter(pl.Series(full)) for role, column in used.items()}, rows[full]
+    if len(rows) == 0:
+        raise NoBars("no rows", "give a longer file")
     symbol = columns.symbol
     if "symbol" in used:
         names = used.pop("symbol").fill_null("(empty)")

@@ -25,6 +25,28 @@ SCHEMAS = {
 INTERVALS = {"ohlcv-1s": SECOND, "ohlcv-1m": MINUTE, "ohlcv-1h": HOUR, "ohlcv-1d": DAY, "ohlcv-eod": DAY}  # ns
 SERVICE = (dbn.ErrorMsg, dbn.ErrorMsgV1, dbn.SystemMsg, dbn.SystemMsgV1)
 UNDEF_VOLUME = 2**64 - 1
+# least bytes of a record by its type (of the oldest version, where they differ): the decoder aborts on shorter ones
+SIZES = {
+    int(rtype): record.size_hint
+    for record, rtypes in (
+        (dbn.OHLCVMsg, (*SCHEMAS, dbn.RType.OHLCV_DEPRECATED)),
+        (dbn.TradeMsg, (dbn.RType.MBP_0,)),
+        (dbn.MBP1Msg, (dbn.RType.MBP_1, dbn.RType.TBBO, dbn.RType.BBO_1S, dbn.RType.BBO_1M)),
+        (dbn.CMBP1Msg, (dbn.RType.CMBP_1, dbn.RType.TCBBO, dbn.RType.CBBO_1S, dbn.RType.CBBO_1M)),
+        (dbn.MBP10Msg, (dbn.RType.MBP_10,)),
+        (dbn.MBOMsg, (dbn.RType.MBO,)),
+        (dbn.StatusMsg, (dbn.RType.STATUS,)),
+        (dbn.InstrumentDefMsgV1, (dbn.RType.INSTRUMENT_DEF,)),
+        (dbn.ImbalanceMsg, (dbn.RType.IMBALANCE,)),
+        (dbn.ErrorMsgV1, (dbn.RType.ERROR,)),
+        (dbn.SymbolMappingMsgV1, (dbn.RType.SYMBOL_MAPPING,)),
+        (dbn.SystemMsgV1, (dbn.RType.SYSTEM,)),
+        (dbn.StatMsgV1, (dbn.RType.STATISTICS,)),
+    )
+    for rtype in rtypes
+}
+UNKNOWN = 1 << 16  # bytes: longer than any record
+LEAST = np.array([SIZES.get(rtype, UNKNOWN) for rtype in range(256)])
 
 
 def read_dbn(streams: list[bytes], path: str, config: DataConfig) -> RawTable:
@@ -83,6 +105,7 @@ def _decode(
     data: bytes, source: Source, bars: dict[str, list], others: set[str], mapping: dict[str, list], number: int
 ) -> tuple[dbn.Metadata, int]:
     """Append one file's records to ``bars``, ``others`` and ``mapping``; its metadata and the next record number."""
+    _check_headers(data, source, number)
     decoder, metadata = dbn.DBNDecoder(), None
     try:
         for start in range(0, len(data), CHUNK):
@@ -92,18 +115,40 @@ def _decode(
                     continue
                 if isinstance(record, dbn.OHLCVMsg):
                     row = (number, record.ts_event, record.instrument_id, record.open, record.high, record.low, record.close, record.volume)
-                    bars.setdefault(SCHEMAS[record.rtype], []).append(row)
+                    bars.setdefault(SCHEMAS.get(record.rtype) or str(metadata.schema), []).append(row)
                 elif isinstance(record, dbn.SymbolMappingMsg):
                     mapping.setdefault(str(record.instrument_id), []).append((record.stype_in_symbol, None, None))
                 elif not isinstance(record, SERVICE):
                     others.add(type(record).__name__)
                 number += 1
-    except dbn.DBNError as error:
-        raise source.error(number, f"not readable as Databento DBN ({error}): download the file again") from None
+    except BaseException as error:
+        if not isinstance(error, dbn.DBNError) and type(error).__name__ != "PanicException":  # of Rust; it is no Exception
+            raise
+        raise source.error(None, f"not readable as Databento DBN ({error}): download the file again") from None
     left = len(decoder.buffer())
     if metadata is None or left:
         raise source.error(number, f"the file is cut short here ({count(left or len(data), 'byte')} left over): download it again")
     return metadata, number
+
+
+def _check_headers(data: bytes, source: Source, number: int) -> None:
+    """Raise DataError for a record whose header cannot be right: of an unknown type, or shorter than its type.
+
+    number: of the first record. Cost: a few passes over one byte in 56 where the records are alike.
+    """
+    view = np.frombuffer(data, np.uint8)
+    at = 8 + int.from_bytes(data[4:8], "little")
+    while at + 1 < len(view):
+        size = int(view[at]) * 4
+        alike = view[at : at + CHUNK : max(size, 1)]  # the same length byte over and over, as far as one length holds
+        run = int(np.argmax(np.append(alike != view[at], True)))
+        kinds = view[at + 1 : at + CHUNK : max(size, 1)][:run]
+        least = LEAST[kinds]
+        bad = np.flatnonzero(least > size)
+        if len(bad):
+            what = "of an unknown type" if least[bad[0]] == UNKNOWN else "too short for its type"
+            raise source.error(number + int(bad[0]), f"the record is {what}: the file is damaged, download it again")
+        at, number = at + run * size, number + run
 
 
 def _choose_schema(bars: dict[str, list], schemas: set[str], source: Source, config: DataConfig) -> str:

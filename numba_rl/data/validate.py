@@ -144,7 +144,8 @@ def _refuse_nonpositive(table: RawTable) -> None:
     raise table.source.error(
         int(table.rows[first]),
         f"{name} {_number(table.prices[name][first])} on {stamp_text(table.timestamp[first])} is not above zero "
-        f'({count(len(bad), "row")} of {len(table):,} with a price <= 0): log returns need positive prices; data.price_mode = "arithmetic" allows them',
+        f"({count(len(bad), 'row')} of {len(table):,} with a price <= 0): log returns need positive prices; "
+        'data.price_mode = "arithmetic" allows them',
     )
 
 

@@ -166,6 +166,11 @@ class TestColumns:
         with pytest.raises(DataError, match="names no instrument"):
             read(PLAIN, symbol="A")
 
+    def test_no_rows_under_a_symbol_column(self, read):
+        for text in ("date,symbol,open,high,low,close\n", "date,symbol,open,high,low,close\n,,,,,\n\n"):
+            with pytest.raises(DataError, match="no rows: 0 bars found"):
+                read(text)
+
     def test_a_row_that_ends_with_a_delimiter(self, read):
         assert len(read(HEADER + f"2026-02-02 10:00,{BAR},\n2026-02-02 10:01,{BAR},\n")) == 2
 
@@ -282,6 +287,7 @@ class TestPacking:
             (zstandard.compress(PLAIN.encode())[:-6], "cut short"),
             (b"PAR1" + bytes(40), "not readable as Parquet"),
             (b"\n\n", "empty"),
+            (b"\xef\xbb\xbf\n", "empty"),
         ],
     )
     def test_what_is_no_market_file(self, read, data, says):

@@ -94,6 +94,12 @@ def test_files_joined_frame_by_frame(read):
     assert bars.read_as[0][1].startswith("Databento DBN version 1, 3")
 
 
+def test_the_first_format_of_version_1(read):
+    old = metadata(version=1) + bar(0, rtype=dbn.RType.OHLCV_DEPRECATED) + bar(1, rtype=dbn.RType.OHLCV_DEPRECATED)
+    bars = read(old)
+    assert len(bars) == 2 and bars.interval_ns == HOUR
+
+
 def test_undefined_prices_and_record_numbers(read):
     bars = read(HEAD + bar(0) + bar(1, UNDEF) + bar(2))
     assert len(bars) == 2 and bars.prices.max() == 2
@@ -149,7 +155,10 @@ def test_mixed_intervals_without_a_schema(read):
         (THREE[:-7], "record 3: the file is cut short here"),
         (HEAD[:50], "cut short"),
         (b"DBN\x09" + HEAD[4:], "newer version"),
-        (HEAD + b"\x00" * 56, "not readable as Databento DBN"),
+        (HEAD + b"\x00" * 56, "record 1: the record is too short"),
+        (THREE + b"\x05" + bar(3)[1:], "record 4: the record is too short"),
+        (THREE + b"\x0e\x77" + bar(3)[2:], "record 4: the record is of an unknown type"),
+        (THREE + THREE, "record 4: the record is of an unknown type"),
         (zstandard.compress(THREE)[:-4], "cut short"),
     ],
 )
