@@ -71,6 +71,7 @@ class TestBarsPerYear:
         stamps = np.sort(np.concatenate([stamps, sessions(early, 9.5, 13, 30, NEW_YORK)]))
         calendar = infer_calendar(stamps)
         assert calendar.bars_per_year == 3276
+        assert calendar.sessions == len(usual)  # half days too
         assert calendar.gaps == () and len(calendar.off_grid) == 0
 
     @pytest.mark.parametrize("zone", [NEW_YORK, "UTC"])
@@ -96,6 +97,7 @@ class TestBarsPerYear:
     def test_years_of_data_are_counted(self):
         all_weekdays = sessions(weekdays(date(2022, 1, 3), 1040), 0, 24, 1440, "UTC")
         assert infer_calendar(all_weekdays).bars_per_year == 261
+        assert infer_calendar(all_weekdays[:280]).bars_per_year == 261  # from a Monday to a Friday: not more than weekdays
         holidays = np.delete(all_weekdays, np.arange(10, 1040, 29))
         assert infer_calendar(holidays).bars_per_year == 252
 

@@ -61,6 +61,9 @@ class TestMissing:
         assert len(read([GOOD, *[self.LACKS] * 3, *[GOOD] * 36], max_missing=0.1)) == 37
 
     def test_few_rows_have_no_share(self, read):
+        with pytest.raises(DataError, match="2 rows of 20"):
+            read([GOOD, *[self.LACKS] * 2, *[GOOD] * 17])
+        assert len(read([GOOD, *[self.LACKS] * 2, *[GOOD] * 16])) == 17
         assert len(read([GOOD, *[self.LACKS] * 3])) == 1
         with pytest.raises(DataError, match="max_missing"):
             read([GOOD, *[self.LACKS] * 4])
