@@ -22,7 +22,25 @@ FULL_MASK = 0xFFFFFFFF
 warnings.filterwarnings("ignore", category=NumbaPerformanceWarning)
 
 if SIMULATED:
+    import sys
+    import threading
+
+    from numba.cuda.simulator import kernelapi
     from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+
+    _allocating = threading.Lock()
+
+    def _shared_array(self, shape, dtype, alignment=None):
+        """One array a block and place in the source. The simulator's own takes no lock, so threads may each get another one."""
+        frame = sys._getframe(1)
+        place = (frame.f_code, frame.f_lasti)
+        dtype = kernelapi.numpy_support.as_dtype(dtype) if isinstance(dtype, kernelapi.types.Type) else dtype
+        with _allocating:
+            if place not in self._allocations:
+                self._allocations[place] = np.empty(shape, dtype)
+            return self._allocations[place]
+
+    kernelapi.FakeCUDAShared.array = _shared_array
 
 _SIMULATOR_LACKS = ("lineinfo", "launch_bounds", "max_registers", "lto", "cache")
 
