@@ -29,7 +29,9 @@ def read_csv(data: bytes, path: str, config: DataConfig) -> RawTable:
     text, encoding = _decode(data, path)
     if not text.strip():
         raise NoBars("the file is empty", "give a file with bars")
-    lines = [line.rstrip("\r") for line in text[: 1 << 16].decode("utf-8", "ignore").split("\n", HEADER_WITHIN + 3)[: HEADER_WITHIN + 3]]
+    lines = [
+        line.replace("\r", "") for line in text[: 1 << 16].decode("utf-8", "ignore").split("\n", HEADER_WITHIN + 3)[: HEADER_WITHIN + 3]
+    ]
     source = Source(path, "line")
     delimiter, skipped, height, columns = _find_header(lines, source, config)
     body = _after_lines(text, skipped + height)
