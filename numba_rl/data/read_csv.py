@@ -29,9 +29,7 @@ def read_csv(data: bytes, path: str, config: DataConfig) -> RawTable:
     text, encoding = _decode(data, path)
     if not text.strip():
         raise NoBars("the file is empty", "give a file with bars")
-    lines = [
-        line.replace("\r", "") for line in text[: 1 << 16].decode("utf-8", "ignore").split("\n", HEADER_WITHIN + 3)[: HEADER_WITHIN + 3]
-    ]
+    lines = [line.replace("\r", "") for line in text[: 1 << 16].decode("utf-8", "ignore").split("\n")[: HEADER_WITHIN + 3]]
     source = Source(path, "line")
     delimiter, skipped, height, columns = _find_header(lines, source, config)
     body = _after_lines(text, skipped + height)
@@ -126,7 +124,8 @@ def _find_header(lines: list[str], source: Source, config: DataConfig) -> tuple[
                 return delimiter, at, 1, find_columns(source, names, f"line {at + 1}: ")
     # nothing fits: the error comes from the line that looks most like a header
     guess = max(DELIMITERS, key=lambda d: max((len(find_roles(line.split(d))), line.count(d)) for line in lines))
-    at = max(range(min(HEADER_WITHIN, len(lines))), key=lambda i: len(find_roles(lines[i].split(guess))))
+    written = [i for i in range(min(HEADER_WITHIN, len(lines))) if lines[i].strip()] or [0]
+    at = max(written, key=lambda i: len(find_roles(lines[i].split(guess))))
     return guess, at, 1, find_columns(source, next(csv.reader([lines[at]], delimiter=guess), []), f"line {at + 1}: ")
 
 
