@@ -3,17 +3,19 @@
 `read_features` reads a user's own columns: any number F >= 1, named, on the bars' stamps, float32 [T, F] like the 51 of features.py.
 """
 
+import io
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
+from numba_rl.config import DataConfig
 from numba_rl.data.bars import Bars
-from numba_rl.data.raw import stamp_text
+from numba_rl.data.columns import find_roles
+from numba_rl.data.raw import Source, count, stamp_text
+from numba_rl.data.read_arrow import to_floats, to_stamps
 from numba_rl.errors import DataError
-
-TIME_COLUMNS = ("timestamp", "timestamp_utc", "datetime", "time", "date")
 
 
 @dataclass(frozen=True)
@@ -42,51 +44,64 @@ def require_finite(values: np.ndarray, names: tuple[str, ...], source: str, firs
         )
 
 
-def read_features(path: str, bars: Bars) -> FeatureTable:
-    """A user's own feature columns from a CSV or Parquet file with the bars' stamps in a column named as in TIME_COLUMNS.
+def read_features(path: str | Path, bars: Bars, config: DataConfig = DataConfig()) -> FeatureTable:
+    """A user's own feature columns for the bars: float32 [T, F] in the file's order, F >= 1.
 
-    Rows are matched by stamp (UTC where none is given); other stamps are ignored. Leading rows that are not finite are the
-    warm-up. Raises DataError for a file that cannot be read, a missing stamp, a column that holds no numbers, or a row
-    after the warm-up that is not finite.
+    The file is comma-separated text (plain, gzip or zstd), Parquet or Feather, with the bars' stamps in a column that is named and
+    written as in a market file; every other column is a feature. Rows are matched by stamp, rows for other stamps are ignored.
+    Leading rows with a missing value are the features' own warm-up. Raises DataError: a file that cannot be read, a bar without a
+    row, a stamp that occurs twice, a column that holds no numbers, or a value after the warm-up that is missing or not finite.
     """
-    frame = _read_frame(path)
-    time = next((name for name in frame.columns if name.lower() in TIME_COLUMNS), None)
-    names = tuple(name for name in frame.columns if name != time)
+    source = Source(str(path), "row")
+    table = _load(path, source).to_arrow()
+    at = find_roles(table.column_names)
+    time, clock = (table.column(at[role]) if role in at else None for role in ("time", "clock"))
+    names = tuple(name for i, name in enumerate(table.column_names) if i not in (at.get("time"), at.get("clock")))
     if time is None or not names:
-        raise DataError(f"{path}: features need a time column ({', '.join(TIME_COLUMNS)}) and one column or more; found {frame.columns}")
-    for name in names:
-        if not frame[name].dtype.is_numeric():
-            raise DataError(f"{path}: feature column {name} holds {frame[name].dtype}, not numbers; remove or convert it")
-    stamps = _nanoseconds(frame[time], path)
-    if len(np.unique(stamps)) != len(stamps):
-        raise DataError(f"{path}: the time column {time} holds a stamp twice; keep one row a bar")
-    order = np.argsort(stamps)
-    place = np.minimum(np.searchsorted(stamps[order], bars.timestamp), len(stamps) - 1)
-    missing = stamps[order][place] != bars.timestamp
-    if missing.any():
-        first = stamp_text(int(bars.timestamp[int(np.argmax(missing))]))
-        raise DataError(f"{path}: {int(missing.sum())} of {len(bars)} bars have no features, the first at {first}; add rows for these stamps")
-    columns = [frame[name].cast(pl.Float32).fill_null(float("nan")).to_numpy()[order][place] for name in names]
-    values = np.ascontiguousarray(np.stack(columns, axis=1))
-    good = np.isfinite(values).all(axis=1)
-    warmup = int(np.argmax(good)) if good.any() else 0
-    require_finite(values[warmup:], names, path, warmup)
+        raise source.error(None, f"columns are {', '.join(table.column_names)}: name one timestamp, and have one feature column or more")
+    rows = np.arange(len(table))
+    unstamped = np.flatnonzero(time.is_null().to_numpy())
+    if len(unstamped):
+        raise source.error(int(unstamped[0]), "no stamp: write it, or delete the row")
+    stamps = to_stamps(time, clock, config, source, rows).ns
+    columns = to_floats({name: table.column(name) for name in names}, config, source, rows, german=False)
+    place = _rows_of_bars(stamps, bars, source)
+    with np.errstate(over="ignore"):  # an infinity is refused below
+        values = np.stack([columns[name][place].astype(np.float32) for name in names], axis=1)
+    finite = np.isfinite(values).all(axis=1)
+    warmup = int(np.argmax(finite)) if finite.any() else 0
+    require_finite(values[warmup:], names, str(path), warmup)
     return FeatureTable(values, names, warmup)
 
 
-def _read_frame(path: str) -> pl.DataFrame:
+def _load(path: str | Path, source: Source) -> pl.DataFrame:
+    """The file's columns; text files keep their cells as text."""
     try:
-        if Path(path).suffix.lower() in (".parquet", ".pq"):
-            return pl.read_parquet(path)
-        return pl.read_csv(path, try_parse_dates=True)
-    except (OSError, pl.exceptions.PolarsError) as problem:
-        reason = str(problem).splitlines()[0]
-        raise DataError(f"{path}: features cannot be read ({reason}); give a CSV or Parquet file of named columns") from problem
+        data = Path(path).read_bytes()
+        if data.startswith(b"PAR1"):
+            return pl.read_parquet(io.BytesIO(data))
+        if data.startswith(b"ARROW1"):
+            return pl.read_ipc(io.BytesIO(data))
+        return pl.read_csv(io.BytesIO(data), infer_schema=False)
+    except OSError as error:
+        raise DataError(f"{path}: features cannot be read ({error.strerror}): check data.features") from None
+    except pl.exceptions.PolarsError as error:
+        reason = str(error).splitlines()[0]
+        raise source.error(None, f"features cannot be read ({reason}): give a CSV, Parquet or Feather file of named columns") from None
 
 
-def _nanoseconds(column: pl.Series, path: str) -> np.ndarray:
-    if column.dtype == pl.Date:
-        column = column.cast(pl.Datetime("ns"))
-    if not isinstance(column.dtype, pl.Datetime) or column.null_count():
-        raise DataError(f"{path}: the time column {column.name} holds {column.dtype} or gaps, not dates; write stamps as 2026-02-02T10:00:00Z")
-    return column.dt.cast_time_unit("ns").to_physical().to_numpy().astype(np.int64)
+def _rows_of_bars(stamps: np.ndarray, bars: Bars, source: Source) -> np.ndarray:
+    """Row of the file for each bar, int64 [T]."""
+    order = np.argsort(stamps, kind="stable")
+    ordered = stamps[order]
+    twice = np.flatnonzero(ordered[1:] == ordered[:-1])
+    if len(twice):
+        raise source.error(int(order[twice[0] + 1]), f"a second row for {stamp_text(ordered[twice[0]])}: keep one row for each bar")
+    at = np.searchsorted(ordered, bars.timestamp)
+    found = np.zeros(len(bars), bool)
+    inside = at < len(ordered)
+    found[inside] = ordered[at[inside]] == bars.timestamp[inside]
+    if not found.all():
+        first = stamp_text(bars.timestamp[np.argmin(found)])
+        raise source.error(None, f"{count(int((~found).sum()), 'bar')} of {len(bars):,} without a row of features, the first at {first} UTC: add them")
+    return order[at]

@@ -51,8 +51,8 @@ def read_arrow(data: bytes, path: str, config: DataConfig) -> RawTable:
     full = pa.array(~empty)
     used, rows = {role: column.filter(full) for role, column in used.items()}, rows[~empty]
     stamps = used.pop("time")
-    timestamp, how, assumed = _stamps(stamps, used.pop("clock", None), config, source, rows)
-    numbers = _numbers({columns.name(role): column for role, column in used.items()}, config, source, rows, columns.german)
+    timestamp, how, assumed = to_stamps(stamps, used.pop("clock", None), config, source, rows)
+    numbers = to_floats({columns.name(role): column for role, column in used.items()}, config, source, rows, columns.german)
     get = {role: numbers[columns.name(role)] for role in used}
     return RawTable(
         source=source,
@@ -96,7 +96,7 @@ def _is_missing(column: pa.ChunkedArray) -> np.ndarray:
     return pc.is_null(column, nan_is_null=pa.types.is_floating(column.type)).to_numpy()
 
 
-def _stamps(column: pa.ChunkedArray, clock: pa.ChunkedArray | None, config: DataConfig, source: Source, rows: np.ndarray) -> Stamps:
+def to_stamps(column: pa.ChunkedArray, clock: pa.ChunkedArray | None, config: DataConfig, source: Source, rows: np.ndarray) -> Stamps:
     """Instants of a time column (and of its column with the time of day, where there is one)."""
     kind = column.type
     if clock is not None:
@@ -127,7 +127,7 @@ def _is_text(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
 
 
-def _numbers(
+def to_floats(
     columns: dict[str, pa.ChunkedArray], config: DataConfig, source: Source, rows: np.ndarray, german: bool
 ) -> dict[str, np.ndarray]:
     """float64 [N] by the file's own names, NaN where missing."""

@@ -145,8 +145,8 @@ def walk_forward(
 
     The first test starts `train` after the first bar, each next one `step` (default: `test`) after the one before. A fold trains on
     the `train` before its test (anchored: on all bars before it), less the last `embargo` and, before that, the last `purge`; both
-    shorten the training side only. The bars left at the end make a shorter last test. A test without bars (a calendar length that
-    falls into a gap) gives no fold. ConfigError: a length of 0 or nothing left to train on. DataError: not one whole train + test.
+    shorten the training side only. The bars left at the end make a shorter last test. A test that would add no bar to those
+    before it (a calendar length that falls into a gap) gives no fold. ConfigError: a length of 0 or nothing left to train on. DataError: not one whole train + test.
     """
     step = step or test
     for key, length in (("train", train), ("test", test), ("step", step)):
@@ -183,13 +183,13 @@ def windows_within(timestamps: np.ndarray, interval_ns: int, within: Range, test
 
 
 def _tests(clock: _Clock, start: _Edge, limit: int, test: Length, step: Length) -> Iterator[tuple[_Edge, Range]]:
-    """Each test's start and bars, up to the first that reaches `limit`."""
-    while start.index < limit:
+    """Each test's start and bars, up to the first that reaches `limit`. A test that adds no bar to those before it is left out."""
+    reached = start.index
+    while reached < limit and start.index < limit:
         found = Range(start.index, min(clock.move(start, test, +1).index, limit))
-        if found.bars > 0:
+        if found.bars > 0 and found.stop > reached:
+            reached = found.stop
             yield start, found
-        if found.stop == limit:
-            return
         start = clock.move(start, step, +1)
 
 
