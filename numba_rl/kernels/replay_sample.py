@@ -131,10 +131,8 @@ def sample_kernel(layout: Layout, mode: int, warps: int):
             weight = float32(1) if size > int64(0) else float32(0)
 
         held = cuda.local.array(held_words, int64)
-        for k in range(held_words):
-            at_word = lane + k * lanes
-            if at_word < words:
-                held[k] = rows[slot, at_word]
+        for k in range(held_words):  # a lane past the end reads the last word again: no branch between the reads
+            held[k] = rows[slot, min(int32(lane + k * lanes), int32(words - 1))]
         if total > float64(0):
             weight = float32(raw_weight(priority, float32(total), float32(filled), beta))
         if active and lane == int32(0):
@@ -158,31 +156,29 @@ def sample_kernel(layout: Layout, mode: int, warps: int):
                 at_word = lane + k * lanes
                 if at_word < words:
                     scatter_word(held[k], at_word, q, count, half, stacked, actions, rewards, discounts, flags)
-            for at_word in range(lane + held_words * lanes, words, lanes):
-                scatter_word(rows[slot, at_word], at_word, q, count, half, stacked, actions, rewards, discounts, flags)
+            if held_words * lanes < words:
+                for at_word in range(lane + held_words * lanes, words, lanes):
+                    scatter_word(rows[slot, at_word], at_word, q, count, half, stacked, actions, rewards, discounts, flags)
         cuda.syncthreads()
         if is_last[0] == int32(0):
             return
         cuda.threadfence()
-        mine = cuda.local.array(_AHEAD, float32)
         largest = float32(0)
-        for start in range(thread, count, threads * _AHEAD):
+        for start in range(0, count, threads * _AHEAD):
             for k in range(_AHEAD):
-                mine[k] = raw[start + k * threads] if start + k * threads < count else float32(0)
-            for k in range(_AHEAD):
-                largest = max(largest, mine[k])
+                largest = max(largest, raw[min(int64(start + thread + k * threads), int64(count - 1))])
+            gpu.warp_sync()  # (also keeps the compiler from unrolling further: small code starts sooner)
         largest = float32(gpu.warp_max(largest, scratch))
         if lane == int32(0):
             warp_largest[warp] = largest
         cuda.syncthreads()
         for k in range(warps):
             largest = max(largest, warp_largest[k])
-        for start in range(thread, count, threads * _AHEAD):
-            for k in range(_AHEAD):
-                mine[k] = raw[start + k * threads] if start + k * threads < count else float32(0)
-            for k in range(_AHEAD):
-                if start + k * threads < count:
-                    weights[start + k * threads] = mine[k] / largest if largest > float32(0) else float32(0)
+        for start in range(0, count, threads):
+            k = start + thread
+            if k < count:
+                weights[k] = raw[k] / largest if largest > float32(0) else float32(0)
+            gpu.warp_sync()
         if thread == int32(0):
             arrivals[0] = int32(0)
             counters[at.BATCHES] += int64(1)

@@ -25,6 +25,7 @@ from numba_rl.kernels.replay_sample import RingViews
 from numba_rl.kernels.replay_sums import resum_top
 
 _AHEAD = 8  # samples that a thread reads at once, so that their latencies overlap
+_LISTED = 2048  # samples of one top that are listed; if more of a batch fall under one top, its block goes through all again
 
 
 @lru_cache
@@ -32,8 +33,17 @@ def update_kernel(layout: Layout, warps: int):
     """The kernel for one layout; `warps` warps a block."""
     lanes, leaf_fan, node_fan, top_leaves = layout.lanes, layout.leaf_fan, layout.node_fan, layout.top_leaves
     threads = warps * lanes
-    capacity = layout.capacity
+    capacity, all_leaves = layout.capacity, layout.leaves
     resum = resum_top(layout, warps)
+
+    @gpu.device
+    def under(slot, first_leaf):
+        """Place of `slot` under the top whose slots begin at first_leaf; -1 elsewhere. Slots that no top has are the first one's."""
+        if slot >= first_leaf and slot < first_leaf + int64(top_leaves):
+            return int32(slot - first_leaf)
+        if first_leaf == int64(0) and (slot < int64(0) or slot >= int64(all_leaves)):
+            return int32(top_leaves)
+        return int32(-1)
 
     @gpu.jit
     def update(slots, errors, count, stamp, peak, leaves, bits, sums, peaks, tops, top_peaks, counters, settings):
@@ -42,21 +52,19 @@ def update_kernel(layout: Layout, warps: int):
         node_peaks = cuda.shared.array(node_fan, float32)
         touched = cuda.shared.array(node_fan, int32)
         listed = cuda.shared.array(node_fan, int32)
-        listed_count = cuda.shared.array(1, int32)
+        samples = cuda.shared.array(_LISTED, int32)
+        counts = cuda.shared.array(2, int32)  # samples under this top, nodes to recompute
         thread = int32(cuda.threadIdx.x)
         lane = int32(thread % lanes)
         warp = int32(thread // lanes)
         top = int64(cuda.blockIdx.x)
         first_leaf = top * int64(top_leaves)
+        last = int64(count) - int64(1)
 
-        # The first stretch is read before the sums, so that both are under way together.
+        # The first stretch of the batch is read before the sums, so that both are under way together.
         some_slots = cuda.local.array(_AHEAD, int64)
-        some_errors = cuda.local.array(_AHEAD, float32)
         for j in range(_AHEAD):
-            k = thread + j * threads
-            if k < count:
-                some_slots[j] = slots[k]
-                some_errors[j] = errors[k]
+            some_slots[j] = slots[min(int64(thread + j * threads), last)]
         then = stamp[0]
         now = counters[at.INSERTED]
         size = min(now, int64(capacity))
@@ -69,58 +77,68 @@ def update_kernel(layout: Layout, warps: int):
             node_peaks[k] = peaks[top * node_fan + k]
             touched[k] = int32(0)
         if thread == int32(0):
-            listed_count[0] = int32(0)
+            counts[0] = int32(0)
+            counts[1] = int32(0)
         cuda.syncthreads()
 
+        # Which samples are under this top.
         for start in range(0, count, threads * _AHEAD):
             if start > 0:
                 for j in range(_AHEAD):
-                    k = start + thread + j * threads
-                    if k < count:
-                        some_slots[j] = slots[k]
-                        some_errors[j] = errors[k]
+                    some_slots[j] = slots[min(int64(start + thread + j * threads), last)]
             for j in range(_AHEAD):
-                if start + thread + j * threads < count:
-                    slot = some_slots[j]
-                    error = some_errors[j]
-                    if slot < int64(0) or slot >= size:
-                        if top == int64(0):
-                            cuda.atomic.add(counters, at.OUTSIDE, int64(1))
-                    elif slot >= first_leaf and slot < first_leaf + int64(top_leaves):
-                        if rewritten(slot, then, now, int64(capacity)):
-                            cuda.atomic.add(counters, at.STALE, int64(1))
-                        elif math.isnan(error):
-                            cuda.atomic.add(counters, at.NAN, int64(1))
-                            counters[at.LAST_BAD] = counters[at.BATCHES]
-                        else:
-                            bits[slot] = int32(0)
-                            node = int32(slot - first_leaf) // int32(leaf_fan)
-                            if cuda.atomic.exch(touched, node, int32(1)) == int32(0):
-                                listed[cuda.atomic.add(listed_count, 0, int32(1))] = node
+                k = int64(start + thread + j * threads)
+                if k <= last and under(some_slots[j], first_leaf) >= int32(0):
+                    entry = cuda.atomic.add(counts, 0, int32(1))
+                    if entry < int32(_LISTED):
+                        samples[entry] = int32(k)
+            gpu.warp_sync()  # (in this and the next loops: keeps the compiler from unrolling; small code starts sooner)
         cuda.syncthreads()
-        if listed_count[0] == int32(0):
+        if counts[0] == int32(0):
             return
-        for start in range(0, count, threads * _AHEAD):
-            if count > threads * _AHEAD:
-                for j in range(_AHEAD):
-                    k = start + thread + j * threads
-                    if k < count:
-                        some_slots[j] = slots[k]
-                        some_errors[j] = errors[k]
-            for j in range(_AHEAD):
-                if start + thread + j * threads < count:
-                    slot = some_slots[j]
-                    error = some_errors[j]
-                    if slot >= first_leaf and slot < first_leaf + int64(top_leaves) and slot >= int64(0) and slot < size:
-                        if not math.isnan(error) and not rewritten(slot, then, now, int64(capacity)):
-                            priority = float32(priority_of(error, alpha, eps, cap))
-                            if math.isinf(error):
-                                priority = largest
-                                cuda.atomic.add(counters, at.INFINITE, int64(1))
-                                counters[at.LAST_BAD] = counters[at.BATCHES]
-                            cuda.atomic.max(bits, slot, float32(priority).view(np.int32))
+        crowded = counts[0] > int32(_LISTED)
+        entries = int64(count) if crowded else int64(counts[0])
+
+        # Reject what must be, clear the other slots and note their nodes.
+        for start in range(0, entries, threads):
+            entry = min(int64(start + thread), entries - int64(1))
+            k = entry if crowded else int64(samples[min(entry, int64(_LISTED - 1))])
+            place = under(slots[k], first_leaf)
+            slot = first_leaf + place
+            if start + thread < entries and place >= int32(0):
+                if place == int32(top_leaves) or slot >= size:
+                    cuda.atomic.add(counters, at.OUTSIDE, int64(1))
+                elif rewritten(slot, then, now, int64(capacity)):
+                    cuda.atomic.add(counters, at.STALE, int64(1))
+                elif math.isnan(errors[k]):
+                    cuda.atomic.add(counters, at.NAN, int64(1))
+                    counters[at.LAST_BAD] = counters[at.BATCHES]
+                else:
+                    bits[slot] = int32(0)
+                    node = place // int32(leaf_fan)
+                    if cuda.atomic.exch(touched, node, int32(1)) == int32(0):
+                        listed[cuda.atomic.add(counts, 1, int32(1))] = int32(node)
+            gpu.warp_sync()
         cuda.syncthreads()
-        resum(top, listed, listed_count[0], node_sums, node_peaks, leaves, sums, peaks, tops, top_peaks, warp, lane, scratch)
+
+        # The largest of the duplicates: as integers, positive floats keep their order.
+        for start in range(0, entries, threads):
+            entry = min(int64(start + thread), entries - int64(1))
+            k = entry if crowded else int64(samples[min(entry, int64(_LISTED - 1))])
+            place = under(slots[k], first_leaf)
+            error = float32(errors[k])
+            slot = first_leaf + place
+            if start + thread < entries and place >= int32(0) and place < int32(top_leaves) and slot < size:
+                if not math.isnan(error) and not rewritten(slot, then, now, int64(capacity)):
+                    priority = float32(priority_of(error, alpha, eps, cap))
+                    if math.isinf(error):
+                        priority = largest
+                        cuda.atomic.add(counters, at.INFINITE, int64(1))
+                        counters[at.LAST_BAD] = counters[at.BATCHES]
+                    cuda.atomic.max(bits, slot, float32(priority).view(np.int32))
+            gpu.warp_sync()
+        cuda.syncthreads()
+        resum(top, listed, counts[1], node_sums, node_peaks, leaves, sums, peaks, tops, top_peaks, warp, lane, scratch)
 
     return update
 

@@ -8,6 +8,7 @@ from replay.helpers import DEVICE, check_rows, check_sums, insert, make, with_pr
 
 from numba_rl import gpu
 from numba_rl.kernels import replay_layout as at
+from numba_rl.kernels import replay_update
 from numba_rl.kernels.rank import cumulated_ranks
 from numba_rl.kernels.replay_layout import Layout, choose_layout, row_bytes
 from numba_rl.kernels.replay_rules import beta_at, priority_of, raw_weight, rewritten
@@ -73,6 +74,13 @@ def test_update_of_any_slots_in_any_order():
     rejected = replay.rejected()
     assert {name: rejected[name] for name in ring.rejected} == ring.rejected
     check_sums(replay)
+
+
+@pytest.mark.skipif(not gpu.SIMULATED, reason="on a GPU the list's length is compiled in; test_replay_gpu.py fills the real one")
+def test_update_of_more_samples_than_a_block_lists(monkeypatch):
+    monkeypatch.setattr(replay_update, "_LISTED", 4)
+    test_update_of_any_slots_in_any_order()
+    test_update_sees_only_what_was_not_overwritten()
 
 
 def test_update_sees_only_what_was_not_overwritten():

@@ -1,0 +1,68 @@
+"""The replay kernels compile for the three architectures, keep their NaN checks, and use float64 and memory only as meant."""
+
+import re
+
+import pytest
+from ptx import arithmetic, compile_ptx
+
+SOURCE = """
+    from numba_rl.kernels import replay_insert, replay_sample, replay_update
+    from numba_rl.kernels.replay_layout import Layout
+
+    layout = Layout(100_000, 54, 64, 64)
+    tree = (array(f32), array(f64), array(f64), array(f32))
+    batch = (array(i64, 2), *[array(i32)] * 4, array(i64), array(f32), array(f32), array(i64), array(f32))
+    ranks = (array(i64), array(f64), array(i64))
+    sample = (*tree, array(i64, 2), array(i64), array(f64), array(i32), *ranks, u32, i64, f64, *batch)
+    sums = (array(f32), array(f64), array(f32), array(f64), array(f32))
+    KERNELS = {
+        "sample": (replay_sample.sample_kernel(layout, 0, 8), sample),
+        "sample_rank": (replay_sample.sample_kernel(layout, 1, 8), sample),
+        "sample_uniform": (replay_sample.sample_kernel(layout, 2, 8), sample),
+        "locate": (replay_sample.locate_kernel(layout, 8), (array(f32), array(f64), array(f64), array(f64), i64, array(i64))),
+        "update": (
+            replay_update.update_kernel(layout, 16),
+            (array(i64), array(f32), i64, array(i64), array(f32), array(f32), array(i32), *sums[1:], array(i64), array(f64)),
+        ),
+        "peak": (replay_update.peak_kernel(layout), (array(f32), array(f32))),
+        "rows": (
+            replay_insert.rows_kernel(layout, 8),
+            (array(i32, 2), array(i32, 2), *[array(i32)] * 4, array(f32), boolean, i64, i64, array(i32, 2), array(f32), array(f32),
+             array(i64), array(f64)),
+        ),
+        "range": (replay_insert.range_kernel(layout, 8), (i64, i64, *sums, array(i64), array(i32), i64)),
+    }
+"""
+
+# float64 on purpose: running sums and masses. No division, no root, nothing slow.
+SUMS = {"add.f64", "sub.f64", "mul.f64", "fma.rn.f64", "max.f64", "neg.f64"}
+MEANT = {"sample": SUMS, "sample_rank": SUMS, "sample_uniform": SUMS, "locate": SUMS, "update": SUMS, "range": SUMS, "peak": set(), "rows": set()}
+
+
+@pytest.fixture(scope="module", params=[(7, 5), (8, 6), (9, 0)], ids=lambda cc: f"sm_{cc[0]}{cc[1]}")
+def ptx(request):
+    return compile_ptx(SOURCE, request.param)
+
+
+def test_every_kernel_compiles_without_local_memory(ptx):
+    assert ptx.keys() == MEANT.keys()
+    for name, text in ptx.items():
+        assert ".entry" in text and ".local" not in text, name
+
+
+def test_float64_is_only_where_it_is_meant(ptx):
+    for name, text in ptx.items():
+        assert arithmetic(text, "f64") <= MEANT[name], name
+
+
+def test_nan_and_infinity_are_still_looked_for(ptx):
+    # outside, stale, NaN and infinite are counted apart: a check that the compiler had dropped would take its counter along
+    assert len(re.findall(r"(?:atom|red)\.global\.add\.u64", ptx["update"])) >= 4
+    # |x| compared unordered with infinity is how NaN is told, equal to infinity is the other one
+    for name in ("update", "rows"):
+        assert re.search(r"setp\.gtu\.f32 .*0f7F800000", ptx[name]) and re.search(r"setp\.eq\.f32 .*0f7F800000", ptx[name]), name
+
+
+def test_the_weights_are_exchanged_behind_a_fence(ptx):
+    text = ptx["sample"]
+    assert text.index("bar.sync") < text.index("membar.gl") < text.index("atom.global.add")

@@ -1,0 +1,48 @@
+"""Compiles kernels to PTX without a GPU, in a process of its own: the simulator, which tests otherwise use, has no compiler."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+_PROGRAM = """
+import json, sys
+import numba.cuda.dispatcher
+from numba import cuda, types
+
+class Device:
+    compute_capability = tuple(json.loads(sys.argv[1]))
+
+numba.cuda.dispatcher.get_current_device = Device  # asked for where a kernel calls another function
+f32, f64, i32, i64, u32, boolean = types.float32, types.float64, types.int32, types.int64, types.uint32, types.boolean
+
+def array(element, dimensions=1):
+    return types.Array(element, dimensions, "C")
+
+{source}
+found = {{name: cuda.compile_ptx(kernel.py_func, signature, cc=Device.compute_capability)[0] for name, (kernel, signature) in KERNELS.items()}}
+sys.stdout.write(json.dumps(found))
+"""
+
+
+def compile_ptx(source: str, capability: tuple[int, int] = (9, 0)) -> dict[str, str]:
+    """PTX by name. `source` is Python that defines KERNELS = {name: (kernel, argument types)}; it may use f32, f64, i32, i64, u32,
+    boolean and array(element type, dimensions).
+    """
+    import json
+
+    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_ENABLE_CUDASIM"}
+    program = _PROGRAM.format(source=textwrap.dedent(source))
+    result = subprocess.run(
+        [sys.executable, "-c", program, json.dumps(capability)], capture_output=True, text=True, env=environment, timeout=300, check=False
+    )
+    if result.returncode:
+        raise AssertionError(f"PTX could not be compiled for {capability}:\n{result.stderr[-4000:]}")
+    return json.loads(result.stdout)
+
+
+def arithmetic(ptx: str, kind: str) -> set[str]:
+    """The instructions on `kind` (such as "f64") that compute, without loads, stores, moves, conversions, selections and comparisons."""
+    words = {line.split()[0] if not line.startswith("@") else line.split()[1] for line in map(str.strip, ptx.splitlines()) if line and line[0] not in "./$}{("}
+    plain = ("ld.", "st.", "mov.", "cvt.", "selp.", "setp.", "shfl.")
+    return {word for word in words if word.endswith(f".{kind}") and not word.startswith(plain)}
