@@ -1,7 +1,7 @@
 """The best that can be earned on a synthetic market by one who knows its hidden state: value iteration over the game.
 
-The oracle plays the same 45 actions under the same fills and costs. Its state is (hidden state, exposure held); its value
-is the discounted sum of log growth of the equity. Hidden states lie on a grid (mean_reverting) or are the two regimes
+The oracle plays the same 45 actions under the same fills and costs. Its state is (hidden state, exposure held); it maximises
+the mean log growth of the equity a bar, by relative value iteration (Puterman 1994, section 8.5). Hidden states lie on a grid (mean_reverting) or are the two regimes
 (momentum); exposures on a grid of eighths, between which values are interpolated, since IOC orders fill in parts. The
 chance that a limit order fills, given where the bar closes, is that of the Brownian bridge's extreme. Between rebalancings
 the position's drift away from its exposure is left out of the values, not out of the played profit: the action table is
@@ -27,12 +27,11 @@ from numba_rl.rules.portfolio import open_portfolio
 EXPOSURE_GRID = np.linspace(-1.0, 1.0, 17)
 DEVIATIONS = 161  # grid points of the hidden deviation, over +-5 stationary deviations
 NODES = 41  # of the next bar's noise, Gauss-Hermite
-DISCOUNT = 0.995
-TOLERANCE = 1e-9
+TOLERANCE = 1e-10  # of the span of a sweep's change, log growth a bar
 
 
 class Oracle:
-    """The action table of a market's best policy. hidden float64 [H]; actions int64 [H, 17]; values float64 [H, 17]."""
+    """The action table of a market's best policy. hidden float64 [H]; actions int64 [H, 17]; values float64 [H, 17], relative."""
 
     def __init__(self, model: Model, rules: Rules):
         """Solve the game. Raises UserError for settings that the values do not cover (fills at the close, units)."""
@@ -154,11 +153,12 @@ def _iterate(reward, after, traded, chance, transition, weights):
             missed = expected[None] - filled  # value of staying, where it does not
             rows = np.arange(len(held))
             quality[:, :, action] = (reached + missed)[index[:, action], :, rows].T
-        quality = reward + DISCOUNT * quality
+        quality = reward + quality
         updated = quality.max(-1)
-        if np.abs(updated - values).max() < TOLERANCE:
+        span = np.ptp(updated - values)
+        values = updated - updated[0, len(held) // 2]
+        if span < TOLERANCE:
             break
-        values = updated
     # Among equals an action that keeps the exposure comes first, as a market order of normal urgency.
     favoured = quality.copy()
     favoured[:, traded == 0.0] += 1e-12
