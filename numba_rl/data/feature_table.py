@@ -17,6 +17,8 @@ from numba_rl.data.raw import Source, count, stamp_text
 from numba_rl.data.read_arrow import to_floats, to_stamps
 from numba_rl.errors import DataError
 
+DEFAULTS = DataConfig()
+
 
 @dataclass(frozen=True)
 class FeatureTable:
@@ -44,7 +46,7 @@ def require_finite(values: np.ndarray, names: tuple[str, ...], source: str, firs
         )
 
 
-def read_features(path: str | Path, bars: Bars, config: DataConfig = DataConfig()) -> FeatureTable:
+def read_features(path: str | Path, bars: Bars, config: DataConfig = DEFAULTS) -> FeatureTable:
     """A user's own feature columns for the bars: float32 [T, F] in the file's order, F >= 1.
 
     The file is comma-separated text (plain, gzip or zstd), Parquet or Feather, with the bars' stamps in a column that is named and
@@ -103,5 +105,7 @@ def _rows_of_bars(stamps: np.ndarray, bars: Bars, source: Source) -> np.ndarray:
     found[inside] = ordered[at[inside]] == bars.timestamp[inside]
     if not found.all():
         first = stamp_text(bars.timestamp[np.argmin(found)])
-        raise source.error(None, f"{count(int((~found).sum()), 'bar')} of {len(bars):,} without a row of features, the first at {first} UTC: add them")
+        raise source.error(
+            None, f"{count(int((~found).sum()), 'bar')} of {len(bars):,} without a row of features, the first at {first} UTC: add them"
+        )
     return order[at]

@@ -27,7 +27,9 @@ class Market:
     volume: np.ndarray | None  # float64 [T]
     features: np.ndarray  # float32 [T, F], scaled
     raw_features: np.ndarray  # float32 [T, F]
-    regime: np.ndarray  # float32 [T, 3], unscaled: log close return, trend strength, volatility regime (features 3, 40, 41), of any feature set
+    regime: (
+        np.ndarray
+    )  # float32 [T, 3], unscaled: features 3, 40, 41 (log close return, trend strength, volatility regime), whatever the set
     names: tuple[str, ...]  # of the features, length F
     scaling: Scaling
     train: Range

@@ -151,7 +151,7 @@ def walk_forward(
     step = step or test
     for key, length in (("train", train), ("test", test), ("step", step)):
         if length.is_zero:
-            raise ConfigError(f"evaluate.{key} = \"{length.text}\" must be longer than 0")
+            raise ConfigError(f'evaluate.{key} = "{length.text}" must be longer than 0')
     if len(timestamps) == 0:
         raise DataError(f"{source}: 0 bars found, nothing to walk over; give a longer file")
     clock = _Clock(timestamps, interval_ns)
@@ -202,7 +202,9 @@ def _require_one_fold(clock: _Clock, stop: _Edge, train: Length, test: Length, s
         raise DataError(f"{source}: {found} bars found, {train.bars + test.bars} needed ({wanted}); give a longer file or shorter windows")
     days = (clock.end - int(clock.timestamps[0])) / _DAY_NS
     needed = (stop.instant - int(clock.timestamps[0])) / _DAY_NS
-    raise DataError(f"{source}: {found} bars over {days:.4g} days found, {needed:.4g} days needed ({wanted}); give a longer file or shorter windows")
+    raise DataError(
+        f"{source}: {found} bars over {days:.4g} days found, {needed:.4g} days needed ({wanted}); give a longer file or shorter windows"
+    )
 
 
 def account(folds: tuple[Fold, ...], n_bars: int) -> list[dict[str, int]]:

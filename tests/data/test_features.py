@@ -27,7 +27,9 @@ def assert_matches_reference(bars, rows, price_mode="log", rtol=2e-6):
         expected = reference(bars, t, price_mode)
         for feature in FEATURES:
             # a difference of logs of size ln(price) carries its rounding: 1e-14 covers 10 roundings of a float64 near 11
-            np.testing.assert_allclose(values[t, feature.index], expected[feature.name], rtol=rtol, atol=1e-14, err_msg=f"{feature.name} at {t}")
+            np.testing.assert_allclose(
+                values[t, feature.index], expected[feature.name], rtol=rtol, atol=1e-14, err_msg=f"{feature.name} at {t}"
+            )
 
 
 def assert_flat_values(row, names=NAMES):
@@ -77,8 +79,8 @@ def test_appending_bars_changes_no_earlier_bit(make_bars, mode):
 def test_later_bars_change_no_earlier_bit_whatever_they_are(make_bars):
     bars = make_bars(1200, seed=4)
     poisoned = {name: getattr(bars, name).copy() for name in ("open", "high", "low", "close", "volume")}
-    for name in poisoned:
-        poisoned[name][900:] *= 1e30
+    for column in poisoned.values():
+        column[900:] *= 1e30
     a, b = compute_features(bars).values, compute_features(replace(bars, **poisoned)).values
     assert a[:900].tobytes() == b[:900].tobytes()
     assert (a[900] != b[900]).any()
@@ -100,7 +102,10 @@ def test_flat_bars_are_neutral_and_forgotten(make_bars):
     wild = make_bars(300, seed=6, step=0.1)
     tail = make_bars(400, seed=7, level=42.5)
     for volume in (700.0, 0.0, None):
-        columns = {name: np.concatenate([getattr(wild, name), np.full(600, 42.5), getattr(tail, name)]) for name in ("open", "high", "low", "close")}
+        columns = {
+            name: np.concatenate([getattr(wild, name), np.full(600, 42.5), getattr(tail, name)])
+            for name in ("open", "high", "low", "close")
+        }
         amounts = None if volume is None else np.concatenate([wild.volume, np.full(600, volume), tail.volume])
         made = make_bars(1300)
         bars = replace(made, volume=amounts, **columns)

@@ -88,7 +88,15 @@ def test_storage_through_json_is_exact(values):
 
 @pytest.mark.parametrize(
     "change",
-    [{"mean": [1.0, 2.0]}, {"std": [1.0, 0.0, 1.0]}, {"mean": [float("nan")] * 3}, {"clip": 0.0}, {"std": "abc"}, {"names": None}, {"clip": None}],
+    [
+        {"mean": [1.0, 2.0]},
+        {"std": [1.0, 0.0, 1.0]},
+        {"mean": [float("nan")] * 3},
+        {"clip": 0.0},
+        {"std": "abc"},
+        {"names": None},
+        {"clip": None},
+    ],
 )
 def test_damaged_storage_is_refused(values, change):
     with pytest.raises(CheckpointError, match="damaged"):

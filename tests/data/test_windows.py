@@ -63,7 +63,11 @@ def test_split_takes_the_warm_up_from_the_first_range():
     assert split(900, (2 / 3, 1 / 6, 1 / 6), warmup=256) == (Range(0, 344), Range(344, 494), Range(494, 644))
 
 
-@given(st.integers(20, 5000), st.integers(0, 300), st.sampled_from([SHARES, (0.7, 0.15, 0.15), (1, 0, 0), (0.8, 0, 0.2), (0.5, 0.5, 0), (0, 0, 1)]))
+@given(
+    st.integers(20, 5000),
+    st.integers(0, 300),
+    st.sampled_from([SHARES, (0.7, 0.15, 0.15), (1, 0, 0), (0.8, 0, 0.2), (0.5, 0.5, 0), (0, 0, 1)]),
+)
 @settings(max_examples=300, deadline=None)
 def test_every_bar_is_in_one_range_or_the_warm_up(n, warmup, shares):
     needed = bars_needed(shares, warmup)

@@ -135,7 +135,12 @@ def reference(bars, t, price_mode="log"):
     out |= {"skewness_64": s.skewness(64), "kurtosis_64": s.kurtosis(64)}
     out["trend_strength"] = _divide(abs(s.ret(64)), sum(abs(x) for x in s.r(64)), 0.0)
     out["volatility_regime"] = _divide(s.rms(32), s.rms(256), 1.0)
-    out |= {"relative_volume_1": s.relative_volume(1, 64), "relative_volume_8": s.relative_volume(8, 128), "mfi_14": s.mfi(14), "cmf_21": s.cmf(21)}
+    out |= {
+        "relative_volume_1": s.relative_volume(1, 64),
+        "relative_volume_8": s.relative_volume(8, 128),
+        "mfi_14": s.mfi(14),
+        "cmf_21": s.cmf(21),
+    }
     out["vwap_distance_32"] = s.vwap_distance(32)
     day = 86_400 * 10**9
     of_day, of_week = 2 * math.pi * (s.stamp % day) / day, 2 * math.pi * ((s.stamp // day + 3) % 7) / 7
