@@ -1,0 +1,39 @@
+"""`rltrain evaluate RUN`: the verdict on the range that training never saw."""
+
+from typing import Any
+
+import rich_click as click
+
+from rltrain import options
+from rltrain.options import setting
+
+
+@click.command()
+@click.argument("run", type=click.Path())
+@click.option("--checkpoint", type=click.Choice(["best", "final", "latest"]), help="Default: the best on the validation range.")
+@setting("--policy", "evaluate.policy", "greedy, or softmax at evaluate.temperature.")
+@setting("--temperature", "evaluate.temperature", "Of the softmax policy.", metavar="NUMBER")
+@setting("--trials", "evaluate.trials", "Runs tried, for the deflated Sharpe ratio. Default: the runs beside this one.", metavar="NUMBER")
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Another cost or evaluation setting, as market.taker_bps=8.")
+@click.option("--report/--no-report", default=True, help="Write RUN/report.html as well.")
+@click.pass_context
+def evaluate(ctx: click.Context, run: str, checkpoint: str | None, sets: tuple[str, ...], report: bool, **values: Any) -> None:
+    """Judge the policy of RUN on its test range, beside buy-and-hold, doing nothing, and chance.
+
+    Writes RUN/evaluation/ and RUN/report.html. Each look at the test range is counted.
+
+    Example: rltrain evaluate runs/first
+    """
+    from numba_rl import settings
+    from numba_rl.rundir import RunDir
+    from rltrain.verdict import say_verdict
+
+    with RunDir.open(run) as opened:
+        changes = options.flags(values, ctx.command) | settings.parse_sets(sets)
+        config = settings.replace(opened.config(), changes)
+        from numba_rl.evaluate.session import evaluate_run, report_run
+
+        evaluation = evaluate_run(opened, config=config, checkpoint=checkpoint)
+        say_verdict(evaluation)
+        if report:
+            click.echo(f"report: {report_run(opened, evaluation)}")

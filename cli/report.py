@@ -1,0 +1,19 @@
+"""`rltrain report RUN`: the HTML report alone."""
+
+import rich_click as click
+
+
+@click.command()
+@click.argument("run", type=click.Path())
+@click.option("--checkpoint", type=click.Choice(["best", "final", "latest"]), help="Default: the best on the validation range.")
+def report(run: str, checkpoint: str | None) -> None:
+    """Write RUN/report.html, one file that needs nothing else, and print its path.
+
+    Example: rltrain report runs/first
+    """
+    from numba_rl.rundir import RunDir
+
+    with RunDir.open(run) as opened:
+        from numba_rl.evaluate.session import evaluate_run, report_run
+
+        click.echo(f"report: {report_run(opened, evaluate_run(opened, checkpoint=checkpoint))}")

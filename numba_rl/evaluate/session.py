@@ -1,0 +1,165 @@
+"""Judging a trained run: its policy on the held-out range, beside the baselines, with the statistics and the report."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import polars as pl
+
+from numba_rl.config import Config
+from numba_rl.data.market import Market, load_market
+from numba_rl.errors import UserError
+from numba_rl.evaluate.backtest import Backtest, play_policy
+from numba_rl.evaluate.baselines import buy_and_hold, flat, random_agents, turnover_per_step
+from numba_rl.evaluate.metrics import compute_metrics, rank_value
+from numba_rl.evaluate.report import ReportData, summarize_market, write_report
+from numba_rl.evaluate.statistics import Statistics, judge
+from numba_rl.files import atomic_file, atomic_write
+from numba_rl.rundir import RunDir, is_run, read_meta
+from numba_rl.trainer.checkpoint import load_policy
+
+RANDOM_PATHS = 100
+CHECKPOINTS = ("best", "final", "latest")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A policy's backtests and what they are compared with."""
+
+    config: Config
+    market: Market
+    agent: Backtest  # on the test range
+    hold: Backtest
+    flat: Backtest
+    random: list[Backtest]  # same turnover
+    ranges: dict[str, dict[str, float | None]]  # figures of the agent on the train, validation and test range
+    statistics: Statistics
+    checkpoint: str
+    trials: int
+    looks: int  # how often the test range of this run was looked at, this time included
+
+
+def validator(market: Market, config: Config) -> Callable:
+    """A function policy -> figure to be maximised: the Sharpe ratio on the validation range, -inf where it has none."""
+    window = market.validation
+
+    def validate(policy) -> float:
+        return rank_value(compute_metrics(play_policy(market, [window], policy, config, names=["validation"])[0])["sharpe_per_bar"])
+
+    return validate
+
+
+def evaluate_run(run: RunDir, *, config: Config | None = None, checkpoint: str | None = None) -> Evaluation:
+    """Judge a run's policy on its test range and write evaluation/{metrics.json, equity.parquet, trades.parquet}.
+
+    config: the run's settings with changes of evaluate.* or market costs; default the run's own. checkpoint: best (default
+    where there is one), final or latest. The market is scaled as in training. Raises UserError without a checkpoint, and
+    where the file no longer holds the bars of the training.
+    """
+    config = config or run.config()
+    name = checkpoint or next((kind for kind in CHECKPOINTS if (run.checkpoints / f"{kind}.safetensors").exists()), None)
+    if name is None:
+        raise UserError(f"{run.path}: there is no checkpoint to evaluate; train first, or give the run more steps")
+    policy = load_policy(run.checkpoints / f"{name}.safetensors")
+    market = load_market(config, scaling=policy.scaling)
+    meta = run.meta()
+    known = meta.get("bars_digest")
+    if known and known != market.bars_digest:
+        raise UserError(f"{config.data.path}: these are not the bars that {run.path} was trained on; use the same file")
+    looks = int(meta.get("test_looks", 0)) + 1
+    trials = config.evaluate.trials or trials_beside(run.path, market.bars_digest)
+    evaluation = judge_policy(policy, market, config, checkpoint=name, trials=trials, looks=looks)
+    run.update(test_looks=looks)
+    write_tables(run.evaluation, evaluation)
+    return evaluation
+
+
+def judge_policy(policy, market: Market, config: Config, *, checkpoint: str, trials: int = 1, looks: int = 1) -> Evaluation:
+    """Play a policy and the baselines over the test range, and the policy over train and validation, and compare."""
+    spans = {name: getattr(market, name) for name in ("train", "validation", "test")}
+    playable = {name: span for name, span in spans.items() if span.stop - span.start >= 2}
+    if "test" not in playable:
+        raise UserError(f"{market.source}: the test range holds no bars; give data.split a third share above 0")
+    played = play_policy(market, list(playable.values()), policy, config, names=list(playable))
+    results = dict(zip(playable, played, strict=True))
+    agent = results["test"]
+    figures = {name: compute_metrics(result) for name, result in results.items()}
+    hold = buy_and_hold(market, market.test, config)
+    statistics = judge(
+        agent,
+        hold,
+        config=config.evaluate,
+        trials=trials,
+        in_sample_sharpe=figures.get("train", {}).get("sharpe"),
+        optimistic=not config.market.fill_simulation,
+        seed=config.train.seed,
+    )
+    chance = random_agents(
+        market, market.test, config, turnover=turnover_per_step(agent), paths=RANDOM_PATHS, seed=config.train.seed
+    )
+    return Evaluation(
+        config, market, agent, hold, flat(market, market.test, config), chance, figures, statistics, checkpoint, trials, looks
+    )
+
+
+def trials_beside(path: Path, bars_digest: str) -> int:
+    """How many runs beside `path`, itself included, were trained on the same bars: the trials of the deflated Sharpe ratio."""
+    same = 0
+    for other in Path(path).resolve().parent.iterdir():
+        if is_run(other) and read_meta(other).get("bars_digest") == bars_digest:
+            same += 1
+    return max(same, 1)
+
+
+def write_tables(folder: Path, evaluation: Evaluation) -> None:
+    """metrics.json (figures and statistics), equity.parquet (a row a bar) and trades.parquet (a row a round trip)."""
+    agent = evaluation.agent
+    folder.mkdir(exist_ok=True)
+    tables = {
+        "checkpoint": evaluation.checkpoint,
+        "verdict": evaluation.statistics.verdict,
+        "trials": evaluation.trials,
+        "test_looks": evaluation.looks,
+        "agent": evaluation.ranges,
+        "buy_and_hold": compute_metrics(evaluation.hold),
+        "statistics": asdict(evaluation.statistics),
+    }
+    atomic_write(folder / "metrics.json", json.dumps(tables, indent=1, default=float))
+    stamps = pl.Series("timestamp", agent.timestamp).cast(pl.Datetime("ns", "UTC"))
+    points = {"close": agent.close, "equity": agent.equity, "gross_equity": agent.gross_equity}
+    steps = ("action", "target", "exposure", "position", "price", "traded", "fee", "spread_cost", "financing", "reward")
+    frame = pl.DataFrame([stamps]).with_columns(**{name: pl.Series(values) for name, values in points.items()})
+    # the first point has no step before it
+    frame = frame.with_columns(**{name: pl.Series([None, *getattr(agent, name).tolist()]) for name in steps})
+    trades = pl.DataFrame(agent.trades._asdict())
+    for name, table in (("equity", frame), ("trades", trades)):
+        with atomic_file(folder / f"{name}.parquet") as file:
+            table.write_parquet(file)
+
+
+def report_run(run: RunDir, evaluation: Evaluation) -> Path:
+    """Write RUN/report.html from an evaluation; returns its path."""
+    market, config, meta = evaluation.market, evaluation.config, run.meta()
+    warnings = []
+    if evaluation.looks > 1:
+        warnings.append(f"The test range of this run was looked at {evaluation.looks} times; each look makes its figures less out of sample.")
+    if not market.bars_per_year > 0:
+        warnings.append("The bars per year are unknown: figures a year are n/a. Set data.bars_per_year.")
+    data = ReportData(
+        title=run.path.name,
+        agent=evaluation.agent,
+        statistics=evaluation.statistics,
+        hold=evaluation.hold,
+        flat=evaluation.flat,
+        random=evaluation.random,
+        ranges=evaluation.ranges,
+        data=summarize_market(market),
+        config=config,
+        warnings=warnings,
+        interrupted=meta.get("reason") if meta.get("status") == "interrupted" else None,
+    )
+    write_report(run.report, data)
+    return run.report
+
+
