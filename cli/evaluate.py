@@ -29,8 +29,7 @@ def evaluate(ctx: click.Context, run: str, checkpoint: str | None, sets: tuple[s
     from rltrain.verdict import say_verdict
 
     with RunDir.open(run) as opened:
-        changes = options.flags(values, ctx.command) | settings.parse_sets(sets)
-        config = settings.replace(opened.config(), changes)
+        config = settings.replace(opened.config(), options.flags(values, ctx.command), sets)
         from numba_rl.evaluate.session import evaluate_run, report_run
 
         evaluation = evaluate_run(opened, config=config, checkpoint=checkpoint)

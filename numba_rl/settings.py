@@ -86,13 +86,13 @@ def value_of(config: Config, name: str) -> Any:
     return getattr(getattr(config, section) if section else config, leaf)
 
 
-def replace(config: Config, changes: Mapping[str, Any]) -> Config:
+def replace(config: Config, changes: Mapping[str, Any], sets: Iterable[str] = ()) -> Config:
     """A checked copy of ``config`` with some full keys changed: ``replace(config, {"train.steps": 10_000})``.
 
-    A change may be ``(flag name, value)``, None values are kept out, texts are converted, as ``flags`` of ``load``.
+    ``sets`` are texts as of ``--set``. A change may be ``(flag name, value)``, None values are kept out, texts are converted, as ``flags`` of ``load``.
     """
     problems: list[str] = []
-    given = _from_command_line((), changes, problems)
+    given = _from_command_line(sets, changes, problems)
     if problems:
         raise ConfigError("; ".join(problems))
     changed = _build({name: value_of(config, name) for name in KEYS} | {name: value for name, (value, _) in given.items()})
