@@ -43,6 +43,10 @@ def compile_ptx(source: str, capability: tuple[int, int] = (9, 0)) -> dict[str, 
 
 def arithmetic(ptx: str, kind: str) -> set[str]:
     """The instructions on `kind` (such as "f64") that compute, without loads, stores, moves, conversions, selections and comparisons."""
-    words = {line.split()[0] if not line.startswith("@") else line.split()[1] for line in map(str.strip, ptx.splitlines()) if line and line[0] not in "./$}{("}
+    words = {
+        line.split()[0] if not line.startswith("@") else line.split()[1]
+        for line in map(str.strip, ptx.splitlines())
+        if line and line[0] not in "./$}{("
+    }
     plain = ("ld.", "st.", "mov.", "cvt.", "selp.", "setp.", "shfl.")
     return {word for word in words if word.endswith(f".{kind}") and not word.startswith(plain)}

@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from numba_rl import gpu
-from numba_rl.gpu import float32, int32, int64
+from numba_rl.gpu import float32, int64
 
 
 def cumulated_ranks(capacity: int, alpha: float) -> np.ndarray:

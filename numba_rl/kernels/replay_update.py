@@ -128,14 +128,14 @@ def update_kernel(layout: Layout, warps: int):
             place = under(slots[k], first_leaf)
             error = float32(errors[k])
             slot = first_leaf + place
-            if start + thread < entries and place >= int32(0) and place < int32(top_leaves) and slot < size:
-                if not math.isnan(error) and not rewritten(slot, then, now, int64(capacity)):
-                    priority = float32(priority_of(error, alpha, eps, cap))
-                    if math.isinf(error):
-                        priority = largest
-                        cuda.atomic.add(counters, at.INFINITE, int64(1))
-                        counters[at.LAST_BAD] = counters[at.BATCHES]
-                    cuda.atomic.max(bits, slot, float32(priority).view(np.int32))
+            stored = start + thread < entries and place >= int32(0) and place < int32(top_leaves) and slot < size
+            if stored and not math.isnan(error) and not rewritten(slot, then, now, int64(capacity)):
+                priority = float32(priority_of(error, alpha, eps, cap))
+                if math.isinf(error):
+                    priority = largest
+                    cuda.atomic.add(counters, at.INFINITE, int64(1))
+                    counters[at.LAST_BAD] = counters[at.BATCHES]
+                cuda.atomic.max(bits, slot, float32(priority).view(np.int32))
             gpu.warp_sync()
         cuda.syncthreads()
         resum(top, listed, counts[1], node_sums, node_peaks, leaves, sums, peaks, tops, top_peaks, warp, lane, scratch)

@@ -44,7 +44,9 @@ class PrioritizedReplay:
             device = "cuda" if torch.cuda.is_available() and gpu.available() and not gpu.SIMULATED else "cpu"
         device = torch.device(device)
         if capacity is None:
-            capacity = auto_capacity(*torch.cuda.mem_get_info(device), row_bytes(state_width, mode)) if device.type == "cuda" else _HOST_CAPACITY
+            capacity = (
+                auto_capacity(*torch.cuda.mem_get_info(device), row_bytes(state_width, mode)) if device.type == "cuda" else _HOST_CAPACITY
+            )
         if device.type == "cuda":
             try:
                 self.backend = DeviceReplay(capacity, state_width, rules, device)
@@ -102,6 +104,10 @@ class PrioritizedReplay:
     def prepare(self, size: int):
         """Loads the kernels and makes the buffers for batches of `size`, so that they can be captured next. Changes nothing stored."""
         self._do("prepare", size)
+
+    def batch(self, size: int) -> Batch:
+        """The buffers that `sample(size)` writes, for whoever builds a graph around them."""
+        return self._do("batch", size)
 
     def refresh(self):
         """Sorts the ranks now (rank mode)."""

@@ -217,9 +217,10 @@ def test_a10_more_items_than_slots(kind):
 @pytest.mark.parametrize("warps", [4, 16])
 def test_a11_the_largest_of_duplicates(kind, warps):
     given = case("A-11")
+    replay = make(kind, 4, alpha=1.0, eps=0.0, warps=warps)
+    insert(replay, range(4))
     for _ in range(less(kind, 1000, 3)):
-        replay = make(kind, 4, alpha=1.0, eps=0.0, warps=warps) if _ == 0 else replay
-        with_priorities(replay, given["priorities"]) if _ else insert(replay, range(4))
+        with_priorities(replay, given["priorities"])
         set_slots(replay, given["idx"], given["td"])
         assert replay.priorities.tolist() == [1, 4, 1, 2]
         assert replay.total() == 8

@@ -235,9 +235,13 @@ def test_a_side_stream_is_kept_to():
 
 
 def test_takes_over_on_out_of_memory_at_the_start():
-    free, _ = torch.cuda.mem_get_info()
-    with pytest.warns(RuntimeWarning, match="moved to main memory with 0 transitions"):
-        replay = PrioritizedReplay(free // 400, 54, device="cuda")  # main memory is only touched where it is written
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(1e9 / torch.cuda.get_device_properties(0).total_memory)
+    try:
+        with pytest.warns(RuntimeWarning, match="moved to main memory with 0 transitions"):
+            replay = PrioritizedReplay(4_000_000, 54, device="cuda")  # 1.9 GB; main memory is only taken where it is written
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
     assert replay.on_host
     replay.insert(*items(range(100), 54, "cuda"))
     batch = replay.sample(16)
@@ -278,12 +282,12 @@ def test_c04_forty_two_million_rows():
     chunk = 2_000_000
     states = torch.zeros(chunk, width, device="cuda")
     actions, floats = torch.zeros(chunk, dtype=torch.int32, device="cuda"), torch.zeros(chunk, device="cuda")
-    errors = torch.full((chunk,), 1e-3, device="cuda")
+    errors = torch.full((chunk,), 1e-6, device="cuda")
     for low in range(0, rows, chunk):
         states[0, 0] = 7.5 if low == 0 else 0.0
         states[-1, -1] = 8.25 if low + chunk == rows else 0.0
-        errors[0] = 1e6 if low == 0 else 1e-3
-        errors[-1] = 1e6 if low + chunk == rows else 1e-3
+        errors[0] = 1e6 if low == 0 else 1e-6
+        errors[-1] = 1e6 if low + chunk == rows else 1e-6
         replay.insert(states, -states, actions, floats, floats, errors=errors)
     assert replay.size == rows
     batch = replay.sample(2)

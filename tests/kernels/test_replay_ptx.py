@@ -36,7 +36,16 @@ SOURCE = """
 
 # float64 on purpose: running sums and masses. No division, no root, nothing slow.
 SUMS = {"add.f64", "sub.f64", "mul.f64", "fma.rn.f64", "max.f64", "neg.f64"}
-MEANT = {"sample": SUMS, "sample_rank": SUMS, "sample_uniform": SUMS, "locate": SUMS, "update": SUMS, "range": SUMS, "peak": set(), "rows": set()}
+MEANT = {
+    "sample": SUMS,
+    "sample_rank": SUMS,
+    "sample_uniform": SUMS,
+    "locate": SUMS,
+    "update": SUMS,
+    "range": SUMS,
+    "peak": set(),
+    "rows": set(),
+}
 
 
 @pytest.fixture(scope="module", params=[(7, 5), (8, 6), (9, 0)], ids=lambda cc: f"sm_{cc[0]}{cc[1]}")

@@ -58,7 +58,16 @@ def test_settings_come_from_the_configuration():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"mode": "best"}, {"alpha": 1.5}, {"eps": -1.0}, {"max_priority": 0.0}, {"beta_start": 2.0}, {"beta_steps": 0}, {"resort_interval": 0}]
+    "wrong",
+    [
+        {"mode": "best"},
+        {"alpha": 1.5},
+        {"eps": -1.0},
+        {"max_priority": 0.0},
+        {"beta_start": 2.0},
+        {"beta_steps": 0},
+        {"resort_interval": 0},
+    ],
 )
 def test_impossible_settings_are_refused(wrong):
     with pytest.raises(ValueError, match="got"):
@@ -137,16 +146,15 @@ def test_main_memory_takes_over_when_a_kernel_fails(monkeypatch, operation):
         raise RuntimeError("launch out of resources")
 
     monkeypatch.setattr(device_module, f"launch_{operation}", broken)
+    errors = torch.arange(4.0)
+    calls = {
+        "sample": lambda each, _: each.sample(4),
+        "insert": lambda each, _: each.insert(*items(range(20, 30), device=each.device)),
+        "update": lambda each, drawn: each.update(drawn, errors.to(each.device)),
+    }
     with pytest.warns(RuntimeWarning, match=r"replay moved to main memory with 20 transitions.*launch out of resources"):
-        if operation == "sample":
-            batch, expected = replay.sample(4), twin.sample(4)
-        elif operation == "insert":
-            replay.insert(*items(range(20, 30), device=replay.device))
-            twin.insert(*items(range(20, 30)))
-        else:
-            errors = torch.arange(4.0)
-            replay.update(batch, errors.to(replay.device))
-            twin.update(expected, errors)
+        calls[operation](replay, batch)
+    calls[operation](twin, expected)
     assert replay.on_host
     torch.testing.assert_close(replay.priorities.cpu(), twin.priorities)
     batch, expected = replay.sample(4), twin.sample(4)
