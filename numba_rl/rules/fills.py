@@ -15,6 +15,8 @@ from numba import njit
 from numba_rl.rules.actions import AGGRESSIVE, IOC, LIMIT, order_type, target_exposure, urgency
 from numba_rl.rules.portfolio import book, close_out, equity_at, fee_of, half_spread, mark, position_share, worse_price
 
+SAME_EXPOSURE = 1e-9  # partial fills leave exposures a rounding error away from 0.5 or 0
+
 
 class Outcome(NamedTuple):
     """What one step did. Money and prices float64, flags int64."""
@@ -57,18 +59,9 @@ def target_units(portfolio, exposure, price, rules):
 
 
 @njit(error_model="numpy")
-def missing_units(portfolio, exposure, price, rules):
-    """Units between the position held and that of an exposure at `price`; whole lots are not missed by rounding alone."""
-    missing = target_units(portfolio, exposure, price, rules) - portfolio.position
-    if abs(missing) < 0.5 * rules.lot:
-        return 0.0
-    return missing
-
-
-@njit(error_model="numpy")
 def wants_trade(portfolio, target, price, rules):
     """Whether units may change: another exposure than the one held, or (if set) a share drifted too far from it."""
-    if target != portfolio.exposure:
+    if abs(target - portfolio.exposure) > SAME_EXPOSURE:
         return True
     if rules.drift_tolerance <= 0.0:
         return False
@@ -123,10 +116,10 @@ def advance(portfolio, action, close, open_next, high_next, low_next, close_next
         at_limit = order == LIMIT and rules.fill_simulation == 1
         price = reference
         if at_limit:
-            buys = missing_units(portfolio, target, close, rules) > 0.0
+            buys = target_units(portfolio, target, close, rules) > portfolio.position
             price = limit_fill(close, open_next, high_next, low_next, buys, 2 - haste, portfolio.spread, rules.tick)
         if price == price:  # a limit that was not reached is NaN
-            wanted = missing_units(portfolio, target, price, rules)
+            wanted = target_units(portfolio, target, price, rules) - portfolio.position
             units = wanted
             if at_limit and (wanted > 0.0) != buys:
                 units = 0.0  # at the limit's own price the order would stand on the other side

@@ -4,6 +4,7 @@ A trade moves cash by -(units x fill price x multiplier) - fee and nothing else;
 through position x price. Money is float64.
 """
 
+from math import floor
 from typing import NamedTuple
 
 from numba import njit
@@ -61,25 +62,34 @@ def worse_price(price, units, share):
 
 
 @njit(error_model="numpy")
-def average_entry(position, entry, units, price):
-    """Average entry price after a fill of `units` at `price`: adding averages, reducing keeps, a flip starts anew."""
+def position_after(position, units, lot):
+    """The position after a fill; with a lot size exactly a whole number of lots, so that no rounding error stays open."""
     after = position + units
+    if lot > 0.0:
+        after = floor(after / lot + 0.5) * lot
+    return after
+
+
+@njit(error_model="numpy")
+def average_entry(position, entry, after, price):
+    """Average entry price when a fill at `price` takes `position` to `after`: adding averages, reducing keeps, a flip starts anew."""
     if after == 0.0:
         return 0.0
     if position == 0.0 or (position > 0.0) != (after > 0.0):
         return price
-    if (units > 0.0) == (position > 0.0):
-        return (entry * position + price * units) / after
+    if abs(after) > abs(position):
+        return (entry * position + price * (after - position)) / after
     return entry
 
 
 @njit(error_model="numpy")
 def book(portfolio, units, fill_price, fee, spread_cost, exposure, rules):
     """The account after a fill of `units` at `fill_price` (which already holds the spread)."""
+    after = position_after(portfolio.position, units, rules.lot)
     return Portfolio(
         portfolio.cash - units * fill_price * rules.multiplier - fee,
-        portfolio.position + units,
-        average_entry(portfolio.position, portfolio.entry, units, fill_price),
+        after,
+        average_entry(portfolio.position, portfolio.entry, after, fill_price),
         portfolio.initial,
         portfolio.spread,
         portfolio.last,
