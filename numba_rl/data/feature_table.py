@@ -36,14 +36,15 @@ def nonfinite_rows(values: np.ndarray) -> np.ndarray:
 
 def require_finite(values: np.ndarray, names: tuple[str, ...], source: str, first_row: int = 0) -> None:
     """DataError that names the first bad column and row (counted from `first_row`) of [n, F], and how many rows are bad."""
+    if np.isfinite(values).all():
+        return
     bad = nonfinite_rows(values)
-    if len(bad):
-        row = bad[0]
-        column = int(np.flatnonzero(~np.isfinite(values[row]))[0])
-        raise DataError(
-            f"{source}: feature {names[column]} is {values[row, column]} at row {row + first_row} "
-            f"({len(bad)} of {len(values)} rows are not finite); fill or drop these rows before training"
-        )
+    row = bad[0]
+    column = int(np.flatnonzero(~np.isfinite(values[row]))[0])
+    raise DataError(
+        f"{source}: feature {names[column]} is {values[row, column]} at row {row + first_row} "
+        f"({len(bad)} of {len(values)} rows are not finite); fill or drop these rows before training"
+    )
 
 
 def read_features(path: str | Path, bars: Bars, config: DataConfig = DEFAULTS) -> FeatureTable:

@@ -10,7 +10,7 @@ import numpy as np
 from numba_rl.data.feature_table import require_finite
 from numba_rl.errors import CheckpointError, DataError
 
-_CHUNK = 65_536  # rows scaled at a time in float64
+_CHUNK = 1024  # rows scaled at a time in float64; they stay in the cache
 _RESOLUTION = 1e-7  # of a float32: a spread below this share of the values is their rounding
 
 
@@ -46,8 +46,10 @@ class Scaling:
         require_finite(values, self.names, source)
         out = np.empty(values.shape, np.float32)
         for lo in range(0, len(values), _CHUNK):
-            scaled = (values[lo : lo + _CHUNK] - self.mean) / self.std
-            out[lo : lo + _CHUNK] = np.clip(scaled, -self.clip, self.clip)
+            scaled = values[lo : lo + _CHUNK] - self.mean
+            scaled /= self.std
+            np.clip(scaled, -self.clip, self.clip, out=scaled)
+            out[lo : lo + _CHUNK] = scaled
         return out
 
     def to_dict(self) -> dict:
