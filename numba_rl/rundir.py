@@ -42,8 +42,8 @@ _PACKAGES = ("numba", "numba-cuda", "numpy", "torch", "polars", "pyarrow", "data
 class RunDir:
     """One run directory, locked by this process from ``create`` or ``open`` until ``close``.
 
-    As a context manager it also settles the status in meta.json: "finished", "interrupted" (KeyboardInterrupt) or "failed";
-    ``finish`` inside the block settles it earlier. A new run that the user interrupts, or has to mend something for, before
+    As a context manager it also settles the status of what ``create`` or ``begin`` began: "finished", "interrupted"
+    (KeyboardInterrupt) or "failed"; ``finish`` inside the block settles it earlier. A new run that the user interrupts, or has to mend something for, before
     it has a checkpoint or a row of metrics is removed again: the same command can then be given once more.
     """
 
@@ -51,6 +51,7 @@ class RunDir:
         self.path = path
         self._lock: int | None = lock
         self._fresh = fresh
+        self._begun = False
 
     @classmethod
     def create(
@@ -159,6 +160,7 @@ class RunDir:
         segment = {"started": _now(), "command": list(sys.argv if command is None else command), "versions": versions()}
         meta["segments"].append(segment | {"host": platform.node(), "pid": os.getpid()})
         self._write_meta(meta | {"status": "running", "ended": None, "reason": None})
+        self._begun = True
 
     @property
     def segment(self) -> int:
@@ -190,7 +192,7 @@ class RunDir:
                 (self.path / ".lock").unlink()
                 with contextlib.suppress(OSError):  # it is the user's where they put something into it
                     self.path.rmdir()
-            elif self.meta()["status"] == "running":
+            elif self._begun and self.meta()["status"] == "running":
                 if error is None:
                     self.finish("finished")
                 elif isinstance(error, KeyboardInterrupt):

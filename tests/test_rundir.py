@@ -202,6 +202,17 @@ def test_how_a_run_ended_is_noted(tmp_path, error, status):
     assert "\n" not in meta["reason"]
 
 
+def test_a_look_at_a_killed_run_leaves_its_status(tmp_path):
+    run = make(tmp_path / "run")
+    run.metrics.write_text("step\n")
+    run.close()
+    with pytest.raises(UserError), RunDir.open(run.path):
+        raise UserError("no checkpoint")
+    with RunDir.open(run.path):
+        pass
+    assert rundir.status(run.path) == "killed"
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt("SIGINT"), UserError("mend this")])
 def test_a_run_that_never_began_leaves_nothing(tmp_path, error):
     with pytest.raises(type(error)), make(tmp_path / "run"):
