@@ -8,13 +8,14 @@ import rich_click as click
 BARS = 40_000
 SECONDS = 100.0
 SEED = 3
+KINDS = ["mean_reverting", "momentum", "random_walk"]
 
 
 @click.command()
 @click.option("--out", type=click.Path(), help="New directory of the run. Default: runs/demo, counted on.")
 @click.option("--seconds", type=click.FloatRange(min=1), default=SECONDS, show_default=True, help="Training time.")
-@click.option("--kind", type=click.Choice(["mean_reverting", "momentum", "random_walk"]), default="mean_reverting", show_default=True)
-@click.option("--device", type=click.Choice(["auto", "cuda", "cpu"]), default="auto", show_default=True)
+@click.option("--kind", type=click.Choice(KINDS), default=KINDS[0], show_default=True, help="Of the market.")
+@click.option("--device", type=click.Choice(["auto", "cuda", "cpu"]), default="auto", show_default=True, help="Where to train.")
 def demo(out: str | None, seconds: float, kind: str, device: str) -> None:
     """Train PPO on a synthetic market, judge it out of sample, and write the report. No data needed, no GPU needed.
 
@@ -31,10 +32,8 @@ def demo(out: str | None, seconds: float, kind: str, device: str) -> None:
     from numba_rl.rundir import RunDir
     from rltrain.training import say_market, work
 
-    config = settings.replace(
-        Config(),
-        {"train.steps": 1_000_000_000, "train.time_limit": seconds, "train.seed": SEED, "train.device": device, "data.path": "bars.parquet"},
-    )
+    changes = {"train.steps": 1_000_000_000, "train.time_limit": seconds, "train.seed": SEED, "train.device": device}
+    config = settings.replace(Config(), changes)
     with RunDir.create(out, config, name="demo") as run:
         config = settings.replace(config, {"data.path": str(run.bars.absolute())})
         run.save_config(config)

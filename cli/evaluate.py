@@ -4,6 +4,8 @@ from typing import Any
 
 import rich_click as click
 
+from numba_rl import settings
+from numba_rl.rundir import RunDir
 from rltrain import options
 from rltrain.options import setting
 
@@ -24,13 +26,11 @@ def evaluate(ctx: click.Context, run: str, checkpoint: str | None, sets: tuple[s
 
     Example: rltrain evaluate runs/first
     """
-    from numba_rl import settings
-    from numba_rl.rundir import RunDir
-    from rltrain.verdict import say_verdict
-
     with RunDir.open(run) as opened:
         config = settings.replace(opened.config(), options.flags(values, ctx.command), sets)
+
         from numba_rl.evaluate.session import evaluate_run, report_run
+        from rltrain.verdict import say_verdict
 
         evaluation = evaluate_run(opened, config=config, checkpoint=checkpoint)
         say_verdict(evaluation)

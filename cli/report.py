@@ -2,6 +2,8 @@
 
 import rich_click as click
 
+from numba_rl.rundir import RunDir
+
 
 @click.command()
 @click.argument("run", type=click.Path())
@@ -11,8 +13,6 @@ def report(run: str, checkpoint: str | None) -> None:
 
     Example: rltrain report runs/first
     """
-    from numba_rl.rundir import RunDir
-
     with RunDir.open(run) as opened:
         from numba_rl.evaluate.session import evaluate_run, report_run
 

@@ -89,7 +89,8 @@ def value_of(config: Config, name: str) -> Any:
 def replace(config: Config, changes: Mapping[str, Any], sets: Iterable[str] = ()) -> Config:
     """A checked copy of ``config`` with some full keys changed: ``replace(config, {"train.steps": 10_000})``.
 
-    ``sets`` are texts as of ``--set``. A change may be ``(flag name, value)``, None values are kept out, texts are converted, as ``flags`` of ``load``.
+    A change may be ``(flag name, value)``, None values are kept out, texts are converted, as ``flags`` of ``load``; ``sets``
+    are texts as there.
     """
     problems: list[str] = []
     given = _from_command_line(sets, changes, problems)
