@@ -16,8 +16,20 @@ import numpy as np
 
 from numba_rl.evaluate.paths import ABSOLUTE_NOISE, Paths, TradeTotals, drawdowns, ratio, sharpe, sortino
 
-__all__ = ["METRICS", "Metric", "Paths", "TradeTotals", "compute_metrics", "drawdowns", "metrics_table", "rank_value", "sharpe", "sortino",
-           "trade_totals"]
+__all__ = [
+    "METRICS",
+    "Metric",
+    "Paths",
+    "TradeTotals",
+    "compute_metrics",
+    "drawdowns",
+    "metrics_table",
+    "notional",
+    "rank_value",
+    "sharpe",
+    "sortino",
+    "trade_totals",
+]
 
 MIN_YEARS = 1 / 12  # yearly returns are not compounded from shorter spans: half a good day is not a year
 CHUNK = 2_000_000  # elements worked on at a time
@@ -192,7 +204,7 @@ class Metric:
 
     key: str
     label: str
-    unit: str  # percent, ratio, money, count, bars, times
+    unit: str  # percent, ratio, fine, money, count, bars, times
     compute: Callable[[Paths], np.ndarray]
 
     @property
@@ -207,11 +219,11 @@ METRICS: tuple[Metric, ...] = (
     Metric("annual_return", "Net return a year", "percent", annual_return),
     Metric("volatility", "Volatility a year", "percent", volatility),
     Metric("sharpe", "Sharpe ratio a year", "ratio", sharpe_ratio),
-    Metric("sharpe_per_bar", "Sharpe ratio per bar", "ratio", sharpe_per_bar),
+    Metric("sharpe_per_bar", "Sharpe ratio per bar", "fine", sharpe_per_bar),
     Metric("sortino", "Sortino ratio a year", "ratio", sortino_ratio),
     Metric("calmar", "Calmar ratio", "ratio", calmar),
     Metric("max_drawdown", "Maximum drawdown", "percent", max_drawdown),
-    Metric("drawdown_bars", "Longest drawdown", "bars", drawdown_bars),
+    Metric("drawdown_bars", "Longest drawdown, bars", "bars", drawdown_bars),
     Metric("best_bar", "Best bar", "percent", best_bar),
     Metric("worst_bar", "Worst bar", "percent", worst_bar),
     Metric("average_exposure", "Average exposure", "percent", average_exposure),
@@ -223,7 +235,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("hit_rate", "Hit rate", "percent", hit_rate),
     Metric("profit_factor", "Profit factor", "ratio", profit_factor),
     Metric("average_trade", "Average trade, net", "money", average_trade),
-    Metric("average_bars_held", "Average time held", "bars", average_bars_held),
+    Metric("average_bars_held", "Average time held, bars", "bars", average_bars_held),
     Metric("fees", "Fees", "money", fees),
     Metric("spread_cost", "Spread", "money", spread_cost),
     Metric("financing", "Financing", "money", financing),
@@ -242,12 +254,23 @@ def trade_totals(net: np.ndarray, bars: np.ndarray, window: np.ndarray | None = 
     def add(weights: np.ndarray) -> np.ndarray:
         return np.bincount(window, weights, windows)
 
-    return TradeTotals(count=add(np.ones(len(net))), wins=add(net > 0), profit=add(np.maximum(net, 0)), loss=add(np.maximum(-net, 0)),
-                       bars=add(np.asarray(bars, np.float64)))
+    return TradeTotals(
+        count=add(np.ones(len(net))),
+        wins=add(net > 0),
+        profit=add(np.maximum(net, 0)),
+        loss=add(np.maximum(-net, 0)),
+        bars=add(np.asarray(bars, np.float64)),
+    )
 
 
-def metrics_table(equity: np.ndarray, bars_per_year: float, *, steps: np.ndarray | None = None, trades: TradeTotals | None = None,
-                  **paths: np.ndarray | None) -> dict[str, np.ndarray]:
+def metrics_table(
+    equity: np.ndarray,
+    bars_per_year: float,
+    *,
+    steps: np.ndarray | None = None,
+    trades: TradeTotals | None = None,
+    **paths: np.ndarray | None,
+) -> dict[str, np.ndarray]:
     """All ``METRICS`` of W windows at once: key -> float64 [W], finite or NaN (n/a).
 
     equity: float64 [W, n+1]; ``steps`` int64 [W] where windows ended early; ``paths``: the other arrays of ``Paths`` by
@@ -260,7 +283,9 @@ def metrics_table(equity: np.ndarray, bars_per_year: float, *, steps: np.ndarray
     for low in range(0, max(windows, 1), rows):
         cut = slice(low, low + rows)
         chunk = Paths(
-            equity[cut], float(bars_per_year), None if steps is None else np.asarray(steps)[cut],
+            equity[cut],
+            float(bars_per_year),
+            None if steps is None else np.asarray(steps)[cut],
             trades=None if trades is None else TradeTotals(*(np.asarray(values)[cut] for values in trades)),
             **{name: None if values is None else np.asarray(values)[cut] for name, values in paths.items()},
         )
@@ -270,16 +295,28 @@ def metrics_table(equity: np.ndarray, bars_per_year: float, *, steps: np.ndarray
     return {key: np.where(np.isfinite(values), values, np.nan) for key, values in table.items()}
 
 
+def notional(backtest) -> np.ndarray:
+    """Money traded at each step of a ``Backtest`` without sign, float64 [n]; the exit that ends it is part of the last step."""
+    traded = np.abs(np.asarray(backtest.traded) * np.asarray(backtest.price)) * backtest.multiplier
+    if len(traded) and (backtest.closed_at_end or backtest.terminated):
+        held = (backtest.position[-2] if len(traded) > 1 else 0.0) + backtest.traded[-1]
+        traded[-1] += abs(held * backtest.close[-1]) * backtest.multiplier
+    return traded
+
+
 def compute_metrics(backtest) -> dict[str, float | None]:
     """All ``METRICS`` of one ``Backtest``: key -> number or None (n/a)."""
     closed = ~np.asarray(backtest.trades.is_open, bool)
     held = np.asarray(backtest.trades.exit_index) - np.asarray(backtest.trades.entry_index)
     table = metrics_table(
-        np.asarray(backtest.equity)[None], backtest.bars_per_year,
+        np.asarray(backtest.equity)[None],
+        backtest.bars_per_year,
         trades=trade_totals(np.asarray(backtest.trades.net)[closed], held[closed]),
-        gross_equity=np.asarray(backtest.gross_equity)[None], exposure=np.asarray(backtest.exposure)[None],
-        notional=np.abs(np.asarray(backtest.traded) * np.asarray(backtest.price))[None] * backtest.multiplier,
-        fee=np.asarray(backtest.fee)[None], spread_cost=np.asarray(backtest.spread_cost)[None],
+        gross_equity=np.asarray(backtest.gross_equity)[None],
+        exposure=np.asarray(backtest.exposure)[None],
+        notional=notional(backtest)[None],
+        fee=np.asarray(backtest.fee)[None],
+        spread_cost=np.asarray(backtest.spread_cost)[None],
         financing=np.asarray(backtest.financing)[None],
     )
     return {key: None if math.isnan(values[0]) else float(values[0]) for key, values in table.items()}

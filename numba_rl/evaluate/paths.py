@@ -144,8 +144,11 @@ class Paths:
     @cached_property
     def clipped(self) -> np.ndarray:
         """Equity that stays at its last played value, float64 [W, n+1]."""
-        return self.equity if self.steps is None else np.where(np.arange(self.equity.shape[1]) <= self.played[:, None],
-                                                               self.equity, self.last(self.equity)[:, None])
+        return (
+            self.equity
+            if self.steps is None
+            else np.where(np.arange(self.equity.shape[1]) <= self.played[:, None], self.equity, self.last(self.equity)[:, None])
+        )
 
     @cached_property
     def max_drawdown(self) -> np.ndarray:

@@ -1,12 +1,11 @@
 """How much of a Sharpe ratio may be luck: bootstrap intervals, the deflated Sharpe ratio, and a verdict in words.
 
-Returns are float64 [n], fractions a bar, net of costs. Resampling is by circular blocks (Politis and Romano 1992), which
-keeps the dependence between neighbouring bars; sums of blocks come from prefix sums, so that a resample costs n / block
-additions. Everything is deterministic given the seed. A figure without value is None and never counts as skill.
+Returns are float64 [n], fractions a bar, net of costs. Resampling is by blocks (``bootstrap.py``), deterministic given
+the seed. A figure without value is None and never counts as skill.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,12 +13,13 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from numba_rl.config import EvaluateConfig
+from numba_rl.evaluate.bootstrap import block_length, centred_columns, resampled_sharpes, resampled_sums
+from numba_rl.evaluate.formatting import chance
 from numba_rl.evaluate.metrics import total_return
 from numba_rl.evaluate.paths import Paths, bar_returns, sharpe
 
 MIN_BARS = 30  # fewer returns other than zero give no interval: a few lucky bars prove nothing
 UNDEFINED = 0.01  # with a larger share of resamples without a Sharpe ratio there is no interval
-CHUNK = 2_000_000  # block starts drawn at a time
 LOG_FLOOR = 1e-12  # log growth of a bar that loses everything
 
 
@@ -69,77 +69,9 @@ class Statistics:
     decay: float | None = None  # 1 - out-of-sample / in-sample Sharpe ratio
 
 
-def block_length(*series: np.ndarray) -> int:
-    """Block length in bars for resampling series [n] together.
-
-    The automatic rule for the circular bootstrap (Politis and White 2004, corrected by Patton, Politis and White 2009),
-    for each series and for its squares (a Sharpe ratio depends on both); the largest is taken, at least n^(1/3) and at
-    most min(3 sqrt(n), n / 3).
-    """
-    n = len(series[0])
-    longest = max(1, int(min(3 * math.sqrt(n), n / 3)))
-    wanted = [math.ceil(n ** (1 / 3))]
-    for values in series:
-        centred = np.asarray(values, np.float64) - np.mean(values)
-        wanted += [_automatic_length(centred), _automatic_length(centred * centred)]
-    return min(longest, max(wanted))
-
-
-def _automatic_length(values: np.ndarray) -> int:
-    n = len(values)
-    runs = max(5, int(math.sqrt(math.log10(n))))
-    lags = min(n - 1, math.ceil(math.sqrt(n)) + runs)
-    spectrum = np.fft.rfft(values - values.mean(), 2 * n)
-    covariance = np.fft.irfft(np.abs(spectrum) ** 2, 2 * n)[: lags + 1] / n
-    if covariance[0] <= 0:
-        return 1
-    small = np.abs(covariance[1:] / covariance[0]) < 2 * math.sqrt(math.log10(n) / n)
-    quiet = np.flatnonzero(np.convolve(small, np.ones(runs), "valid") == runs)  # first of `runs` small correlations in a row
-    last = int(quiet[0]) if quiet.size else int(np.flatnonzero(~small)[-1]) + 1
-    bandwidth = min(2 * max(last, 1), lags)
-    k = np.arange(1, bandwidth + 1)
-    taper = np.minimum(1.0, 2.0 * (1.0 - k / bandwidth))  # flat top
-    density = covariance[0] + 2 * np.sum(taper * covariance[1 : bandwidth + 1])
-    slope = 2 * np.sum(taper * k * covariance[1 : bandwidth + 1])
-    if density <= 0:
-        return 1
-    return max(1, math.ceil((2 * slope**2 / (4 / 3 * density**2) * n) ** (1 / 3)))
-
-
-def _resampled_sums(values: np.ndarray, block: int, resamples: int, seed: int) -> Iterator[np.ndarray]:
-    """Sums [M, S] over n bars of M resamples of the columns of values [n, S], chunk by chunk; blocks wrap around."""
-    n = len(values)
-    blocks = math.ceil(n / block)
-    prefix = np.zeros((n + block + 1, values.shape[1]))
-    np.cumsum(np.concatenate([values, values[:block]]), axis=0, out=prefix[1:])
-    whole = prefix[block : n + block] - prefix[:n]
-    rest = n - (blocks - 1) * block
-    part = prefix[rest : n + rest] - prefix[:n]
-    rng = np.random.default_rng(seed)
-    chunk = max(1, CHUNK // blocks)
-    for done in range(0, resamples, chunk):
-        starts = rng.integers(0, n, (min(chunk, resamples - done), blocks))
-        yield np.stack([column[starts[:, :-1]].sum(1) for column in whole.T], 1) + part[starts[:, -1]]
-
-
-def _resampled_sharpes(series: np.ndarray, sums: np.ndarray) -> np.ndarray:
-    """Sharpe ratios per bar of resamples of series [n] from their sums [M, 2] of centred values and squares; 0 where all was 0."""
-    n, mean = len(series), series.mean()
-    noise = 1e-6 * series.std()  # differences of prefix sums leave about sqrt(eps) of the deviation
-    variance = np.maximum(sums[:, 1] - sums[:, 0] ** 2 / n, 0.0) / (n - 1)
-    average = mean + sums[:, 0] / n
-    std = np.sqrt(variance)
-    ratio = np.divide(average, std, out=np.full(len(sums), np.nan), where=std > noise)
-    return np.where((std <= noise) & (np.abs(average) <= noise), 0.0, ratio)
-
-
-def _columns(series: np.ndarray) -> list[np.ndarray]:
-    centred = series - series.mean()
-    return [centred, centred * centred]
-
-
-def sharpe_interval(returns: np.ndarray, bars_per_year: float, *, resamples: int = 2000, confidence: float = 0.95, seed: int = 0,
-                    block: int | None = None) -> SharpeInterval:
+def sharpe_interval(
+    returns: np.ndarray, bars_per_year: float, *, resamples: int = 2000, confidence: float = 0.95, seed: int = 0, block: int | None = None
+) -> SharpeInterval:
     """Percentile interval of the Sharpe ratio of returns [n] by circular block bootstrap; annualised where bars_per_year is known.
 
     ``block`` in bars, None: ``block_length``. No interval for fewer than 30 bars with a profit or loss, for a constant series,
@@ -152,14 +84,18 @@ def sharpe_interval(returns: np.ndarray, bars_per_year: float, *, resamples: int
     low = high = None
     if np.count_nonzero(returns) >= MIN_BARS and math.isfinite(estimate):
         block = block or block_length(returns)
-        sums = np.concatenate(list(_resampled_sums(np.stack(_columns(returns), 1), block, resamples, seed)))
-        ratios = _resampled_sharpes(returns, sums)
+        sums = np.concatenate(list(resampled_sums(np.stack(centred_columns(returns), 1), block, resamples, seed)))
+        ratios = resampled_sharpes(returns, sums)
         if np.isnan(ratios).mean() <= UNDEFINED:
             low, high = (float(q) * scale for q in np.nanquantile(ratios, [(1 - confidence) / 2, (1 + confidence) / 2]))
-    return SharpeInterval(estimate if math.isfinite(estimate) else None, low, high, confidence, known, len(returns), block or 0, resamples, seed)
+    return SharpeInterval(
+        estimate if math.isfinite(estimate) else None, low, high, confidence, known, len(returns), block or 0, resamples, seed
+    )
 
 
-def hold_comparison(agent: np.ndarray, hold: np.ndarray, *, resamples: int = 2000, seed: int = 0, block: int | None = None) -> HoldComparison:
+def hold_comparison(
+    agent: np.ndarray, hold: np.ndarray, *, resamples: int = 2000, seed: int = 0, block: int | None = None
+) -> HoldComparison:
     """Share of paired block resamples in which buy-and-hold did better than the agent; ties count half.
 
     Both are returns [n] of the same bars; the shorter one, ended by ruin, earns nothing afterwards. Each resample takes
@@ -173,9 +109,11 @@ def hold_comparison(agent: np.ndarray, hold: np.ndarray, *, resamples: int = 200
         return HoldComparison(None, None, 0)
     block = block or block_length(agent, hold)
     growth = [np.log(np.maximum(1.0 + values, LOG_FLOOR)) for values in (agent, hold)]
-    sums = np.concatenate(list(_resampled_sums(np.stack([*_columns(agent), *_columns(hold), *growth], 1), block, resamples, seed)))
+    sums = np.concatenate(
+        list(resampled_sums(np.stack([*centred_columns(agent), *centred_columns(hold), *growth], 1), block, resamples, seed))
+    )
     comparable = math.isfinite(float(sharpe(agent))) and math.isfinite(float(sharpe(hold)))
-    by_sharpe = _share_better(_resampled_sharpes(hold, sums[:, 2:4]), _resampled_sharpes(agent, sums[:, 0:2])) if comparable else None
+    by_sharpe = _share_better(resampled_sharpes(hold, sums[:, 2:4]), resampled_sharpes(agent, sums[:, 0:2])) if comparable else None
     return HoldComparison(by_sharpe, _share_better(sums[:, 5], sums[:, 4]), block)
 
 
@@ -233,8 +171,18 @@ def deflated_sharpe(returns: np.ndarray, trials: int, trial_sharpes: Sequence[fl
     return Deflated(probabilistic_sharpe(returns, threshold), threshold, trials)
 
 
-def judge(agent, hold=None, *, config: EvaluateConfig | None = None, trials: int = 1, trial_sharpes: Sequence[float] | None = None,
-          in_sample_sharpe: float | None = None, optimistic: bool = False, sample: str = "out-of-sample", seed: int = 0) -> Statistics:
+def judge(
+    agent,
+    hold=None,
+    *,
+    config: EvaluateConfig | None = None,
+    trials: int = 1,
+    trial_sharpes: Sequence[float] | None = None,
+    in_sample_sharpe: float | None = None,
+    optimistic: bool = False,
+    sample: str = "out-of-sample",
+    seed: int = 0,
+) -> Statistics:
     """Statistics and verdict of an agent's ``Backtest`` beside buy-and-hold's on the same bars.
 
     ``optimistic``: fills were not simulated. ``in_sample_sharpe``: annualised, of the training range.
@@ -245,15 +193,25 @@ def judge(agent, hold=None, *, config: EvaluateConfig | None = None, trials: int
     deflated = deflated_sharpe(returns, config.trials or trials, trial_sharpes)
     compared = None if hold is None else hold_comparison(returns, bar_returns(hold.equity), resamples=config.bootstrap, seed=seed)
     profit = float(total_return(Paths(np.asarray(agent.equity)[None], agent.bars_per_year))[0])
-    level, sentence = verdict(interval, deflated, compared, profit=profit, ruined=bool(agent.terminated), optimistic=optimistic, sample=sample)
+    level, sentence = verdict(
+        interval, deflated, compared, profit=profit, ruined=bool(agent.terminated), optimistic=optimistic, sample=sample
+    )
     decay = None
     if in_sample_sharpe is not None and in_sample_sharpe > 0 and interval.annualised and interval.estimate is not None:
         decay = 1.0 - interval.estimate / in_sample_sharpe
     return Statistics(sentence, level, interval, probabilistic_sharpe(returns), deflated, compared, decay)
 
 
-def verdict(interval: SharpeInterval, deflated: Deflated, hold: HoldComparison | None = None, *, profit: float | None = None,
-            ruined: bool = False, optimistic: bool = False, sample: str = "out-of-sample") -> tuple[Literal["none", "profit", "skill"], str]:
+def verdict(
+    interval: SharpeInterval,
+    deflated: Deflated,
+    hold: HoldComparison | None = None,
+    *,
+    profit: float | None = None,
+    ruined: bool = False,
+    optimistic: bool = False,
+    sample: str = "out-of-sample",
+) -> tuple[Literal["none", "profit", "skill"], str]:
     """Level and one sentence for people.
 
     "skill" needs all of: an interval above zero, a deflated Sharpe ratio of at least the confidence, a net profit, and,
@@ -293,12 +251,11 @@ def verdict(interval: SharpeInterval, deflated: Deflated, hold: HoldComparison |
             level = "skill"
             if hold is not None and hold.sharpe is not None:
                 level = "skill" if hold.sharpe <= 1 - confidence else "profit"
-                reason += f"; the probability that buy-and-hold had the better Sharpe ratio is {_percent(hold.sharpe)}"
-    opening = {"none": "No evidence of skill after costs", "profit": "Profit after costs, but no evidence of skill beyond buy-and-hold",
-               "skill": "Evidence of skill after costs"}[level]
+                reason += f"; the probability that buy-and-hold had the better Sharpe ratio is {chance(hold.sharpe)}"
+    opening = {
+        "none": "No evidence of skill after costs",
+        "profit": "Profit after costs, but no evidence of skill beyond buy-and-hold",
+        "skill": "Evidence of skill after costs",
+    }[level]
     caution = " (fills were not simulated, which is optimistic)" if optimistic else ""
     return level, f"{opening}{caution}: {reason}."
-
-
-def _percent(probability: float) -> str:
-    return "under 0.1%" if probability < 0.001 else "over 99.9%" if probability > 0.999 else f"{probability:.1%}"

@@ -13,7 +13,12 @@ EQUITY = np.loadtxt(Path(__file__).parent / "D-05" / "equity.csv", delimiter=","
 
 def figures(equity, bars_per_year=252.0):
     n = len(equity) - 1
-    arrays = {"gross_equity": np.asarray(equity)[None], "exposure": np.ones((1, n)), "notional": np.full((1, n), 10.0), "fee": np.zeros((1, n))}
+    arrays = {
+        "gross_equity": np.asarray(equity)[None],
+        "exposure": np.ones((1, n)),
+        "notional": np.full((1, n), 10.0),
+        "fee": np.zeros((1, n)),
+    }
     return {key: values[0] for key, values in metrics_table(np.asarray(equity)[None], bars_per_year, **arrays).items()}
 
 

@@ -27,15 +27,40 @@ def equity_of(returns, initial=1000.0):
 def empty_trades():
     whole = np.zeros(0, np.int64)
     money = np.zeros(0)
-    return SimpleNamespace(entry_index=whole, exit_index=whole, side=whole, units=money, entry_price=money, exit_price=money, gross=money,
-                           costs=money, net=money, is_open=np.zeros(0, bool))
+    return SimpleNamespace(
+        entry_index=whole,
+        exit_index=whole,
+        side=whole,
+        units=money,
+        entry_price=money,
+        exit_price=money,
+        gross=money,
+        costs=money,
+        net=money,
+        is_open=np.zeros(0, bool),
+    )
 
 
 def backtest(equity, bars_per_year=BARS_PER_YEAR, **fields):
     n = len(equity) - 1
     zero = np.zeros(n)
-    base = {"equity": np.asarray(equity, float), "gross_equity": np.asarray(equity, float), "exposure": zero, "traded": zero, "price": zero + 1, "fee": zero,
-                "spread_cost": zero, "financing": zero, "multiplier": 1.0, "bars_per_year": bars_per_year, "trades": empty_trades()}
+    base = {
+        "equity": np.asarray(equity, float),
+        "gross_equity": np.asarray(equity, float),
+        "exposure": zero,
+        "traded": zero,
+        "price": zero + 1,
+        "fee": zero,
+        "spread_cost": zero,
+        "financing": zero,
+        "multiplier": 1.0,
+        "closed_at_end": False,
+        "terminated": False,
+        "position": zero,
+        "close": np.ones(n + 1),
+        "bars_per_year": bars_per_year,
+        "trades": empty_trades(),
+    }
     return SimpleNamespace(**(base | fields))
 
 
@@ -82,7 +107,7 @@ def test_table_of_ragged_windows_equals_plain_loops(series):
         }
         for key, value in expected.items():
             got = table[key][row]
-            assert (math.isnan(got) if value is None else got == pytest.approx(value, rel=1e-7, abs=1e-12)), (key, got, value)
+            assert math.isnan(got) if value is None else got == pytest.approx(value, rel=1e-7, abs=1e-12), (key, got, value)
 
 
 def test_chunks_of_windows_give_the_same_as_each_window_alone(monkeypatch):
@@ -93,7 +118,9 @@ def test_chunks_of_windows_give_the_same_as_each_window_alone(monkeypatch):
     trades = trade_totals(rng.normal(size=200), rng.integers(1, 9, 200), rng.integers(0, 37, 200), 37)
     table = metrics_table(equity, 252.0, fee=fee, trades=trades)
     for row in range(37):
-        alone = metrics_table(equity[row : row + 1], 252.0, fee=fee[row : row + 1], trades=type(trades)(*(v[row : row + 1] for v in trades)))
+        alone = metrics_table(
+            equity[row : row + 1], 252.0, fee=fee[row : row + 1], trades=type(trades)(*(v[row : row + 1] for v in trades))
+        )
         for key in table:
             np.testing.assert_array_equal(table[key][row], alone[key][0], key)
 
@@ -102,23 +129,54 @@ def test_no_window_and_no_step():
     assert metrics_table(np.ones((0, 5)), 252.0)["sharpe"].shape == (0,)
     nothing = compute_metrics(backtest([1000.0]))
     assert nothing["total_return"] == 0.0 and nothing["bars"] == 0
-    assert nothing["sharpe"] is None and nothing["best_bar"] is None and nothing["average_exposure"] is None and nothing["annual_return"] is None
+    assert (
+        nothing["sharpe"] is None
+        and nothing["best_bar"] is None
+        and nothing["average_exposure"] is None
+        and nothing["annual_return"] is None
+    )
 
 
 def test_costs_exposure_and_trades_by_hand():
     trades = empty_trades()
     trades.entry_index, trades.exit_index = np.array([0, 2, 3]), np.array([2, 3, 4])
     trades.net, trades.is_open = np.array([30.0, -10.0, 500.0]), np.array([False, False, True])
-    m = compute_metrics(backtest(
-        [1000.0, 1100.0, 1100.0, 990.0, 1000.0], gross_equity=np.array([1000.0, 1101, 1102, 995, 1006]), exposure=np.array([0.5, 0.5, -1.0, 0.0]),
-        traded=np.array([2.0, 0, -3, 1]), price=np.array([10.0, 11, 12, 11]), multiplier=5.0, fee=np.array([1.0, 0, 2, -0.5]),
-        spread_cost=np.array([0.25, 0, 0.5, 0]), financing=np.array([0.0, 0.125, 0, 0]), trades=trades))
+    m = compute_metrics(
+        backtest(
+            [1000.0, 1100.0, 1100.0, 990.0, 1000.0],
+            gross_equity=np.array([1000.0, 1101, 1102, 995, 1006]),
+            exposure=np.array([0.5, 0.5, -1.0, 0.0]),
+            traded=np.array([2.0, 0, -3, 1]),
+            price=np.array([10.0, 11, 12, 11]),
+            multiplier=5.0,
+            fee=np.array([1.0, 0, 2, -0.5]),
+            spread_cost=np.array([0.25, 0, 0.5, 0]),
+            financing=np.array([0.0, 0.125, 0, 0]),
+            trades=trades,
+        )
+    )
     assert m["gross_return"] == pytest.approx(0.006) and m["final_gross_equity"] == 1006.0 and m["final_equity"] == 1000.0
     assert (m["fees"], m["spread_cost"], m["financing"], m["costs"]) == (2.5, 0.75, 0.125, 3.375)
     assert (m["average_exposure"], m["absolute_exposure"], m["time_in_market"]) == (0.0, 0.5, 0.75)
     assert m["turnover"] == pytest.approx(100 / 1000 + 180 / 1100 + 55 / 990)
     assert m["turnover_per_year"] == pytest.approx(m["turnover"] * 252 / 4)
     assert (m["trades"], m["hit_rate"], m["profit_factor"], m["average_trade"], m["average_bars_held"]) == (2, 0.5, 3.0, 10.0, 1.5)
+
+
+@pytest.mark.parametrize("ending", ["closed_at_end", "terminated"])
+def test_the_exit_at_the_end_is_turnover(ending):
+    m = compute_metrics(
+        backtest(
+            [1000.0, 1000.0, 1000.0],
+            position=np.array([3.0, 0.0]),
+            traded=np.array([3.0, -5.0]),
+            price=np.array([10.0, 10.0]),
+            multiplier=2.0,
+            close=np.array([9.0, 10.0, 20.0]),
+            **{ending: True},
+        )
+    )
+    assert m["turnover"] == pytest.approx((60 + 100 + 2 * 20 * 2) / 1000)
 
 
 def test_unknown_bars_per_year_leaves_only_yearly_figures_without_value():
@@ -141,7 +199,7 @@ def test_not_available_never_ranks_first():
 
 def test_every_metric_says_what_it_is():
     assert len({metric.key for metric in METRICS}) == len(METRICS)
-    assert all(metric.formula and metric.unit in {"percent", "ratio", "money", "count", "bars", "times"} for metric in METRICS)
+    assert all(metric.formula and metric.unit in {"percent", "ratio", "fine", "money", "count", "bars", "times"} for metric in METRICS)
 
 
 @settings(max_examples=100, deadline=None)

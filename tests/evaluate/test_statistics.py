@@ -41,8 +41,10 @@ def explicit_resamples(n, block, resamples, seed):
 def test_interval_equals_explicit_resampling(n, block):
     r = np.random.default_rng(n).normal(0.001, 0.01, n)
     interval = sharpe_interval(r, YEAR, resamples=300, confidence=0.9, seed=5, block=block)
-    ratios = [float(sharpe(r[index], YEAR)) if block < n else np.mean(r) / np.std(r, ddof=1) * YEAR**0.5
-              for index in explicit_resamples(n, block, 300, 5)]
+    ratios = [
+        float(sharpe(r[index], YEAR)) if block < n else np.mean(r) / np.std(r, ddof=1) * YEAR**0.5
+        for index in explicit_resamples(n, block, 300, 5)
+    ]
     low, high = np.quantile(ratios, [0.05, 0.95])
     assert interval.low == pytest.approx(low, abs=1e-8) and interval.high == pytest.approx(high, abs=1e-8)
     assert interval.estimate == pytest.approx(float(sharpe(r, YEAR)))
@@ -52,7 +54,7 @@ def test_interval_is_deterministic_and_does_not_depend_on_chunks(monkeypatch):
     r = np.random.default_rng(0).normal(0.001, 0.01, 500)
     first, again = sharpe_interval(r, YEAR, seed=3), sharpe_interval(r, YEAR, seed=3)
     assert first == again and first != sharpe_interval(r, YEAR, seed=4)
-    monkeypatch.setattr(statistics, "CHUNK", 997)
+    monkeypatch.setattr("numba_rl.evaluate.bootstrap.CHUNK", 997)
     assert sharpe_interval(r, YEAR, seed=3) == first
 
 
@@ -89,8 +91,11 @@ def test_block_length_rule():
     assert block_length(np.zeros(100)) == 5
 
 
-@pytest.mark.parametrize("r", [np.zeros(100), np.full(100, 0.0013), np.full(100, -0.0013), np.random.default_rng(0).normal(size=29) * 0.01, np.zeros(0)],
-                         ids=["idle", "gain", "loss", "short", "empty"])
+@pytest.mark.parametrize(
+    "r",
+    [np.zeros(100), np.full(100, 0.0013), np.full(100, -0.0013), np.random.default_rng(0).normal(size=29) * 0.01, np.zeros(0)],
+    ids=["idle", "gain", "loss", "short", "empty"],
+)
 def test_no_value_no_interval_no_skill(r):
     interval = sharpe_interval(r, YEAR)
     assert interval.low is None and interval.high is None
@@ -162,20 +167,23 @@ def interval(low, high, estimate=1.0, annualised=True):
 GOOD = Deflated(0.99, 0.0, 1)
 
 
-@pytest.mark.parametrize(("low", "high", "deflated", "hold", "more", "level", "says"), [
-    (-0.5, 2.0, GOOD, None, {}, "none", "covers zero"),
-    (0.0, 2.0, GOOD, None, {}, "none", "covers zero"),
-    (-2.0, -0.1, Deflated(0.01, 0.0, 1), None, {}, "none", "lies below zero"),
-    (0.5, 2.0, Deflated(0.6, 0.1, 40), None, {}, "none", "over 40 trials is 0.60, below 0.95"),
-    (0.5, 2.0, Deflated(None, None, 40), None, {}, "none", "has no value"),
-    (None, None, GOOD, None, {}, "none", "no interval"),
-    (0.5, 2.0, GOOD, None, {"profit": -0.01}, "none", "did not grow"),
-    (0.5, 2.0, GOOD, None, {"ruined": True}, "none", "ruined"),
-    (0.5, 2.0, GOOD, HoldComparison(0.4, 0.1, 9), {}, "profit", "buy-and-hold had the better Sharpe ratio is 40.0%"),
-    (0.5, 2.0, GOOD, HoldComparison(0.01, 0.1, 9), {}, "skill", "is 1.0%"),
-    (0.5, 2.0, GOOD, HoldComparison(None, 0.1, 9), {}, "skill", "over 1 trial is 0.99"),
-    (0.5, 2.0, GOOD, None, {"optimistic": True}, "skill", "not simulated"),
-])
+@pytest.mark.parametrize(
+    ("low", "high", "deflated", "hold", "more", "level", "says"),
+    [
+        (-0.5, 2.0, GOOD, None, {}, "none", "covers zero"),
+        (0.0, 2.0, GOOD, None, {}, "none", "covers zero"),
+        (-2.0, -0.1, Deflated(0.01, 0.0, 1), None, {}, "none", "lies below zero"),
+        (0.5, 2.0, Deflated(0.6, 0.1, 40), None, {}, "none", "over 40 trials is 0.60, below 0.95"),
+        (0.5, 2.0, Deflated(None, None, 40), None, {}, "none", "has no value"),
+        (None, None, GOOD, None, {}, "none", "no interval"),
+        (0.5, 2.0, GOOD, None, {"profit": -0.01}, "none", "did not grow"),
+        (0.5, 2.0, GOOD, None, {"ruined": True}, "none", "ruined"),
+        (0.5, 2.0, GOOD, HoldComparison(0.4, 0.1, 9), {}, "profit", "buy-and-hold had the better Sharpe ratio is 40.0%"),
+        (0.5, 2.0, GOOD, HoldComparison(0.01, 0.1, 9), {}, "skill", "is 1.0%"),
+        (0.5, 2.0, GOOD, HoldComparison(None, 0.1, 9), {}, "skill", "over 1 trial is 0.99"),
+        (0.5, 2.0, GOOD, None, {"optimistic": True}, "skill", "not simulated"),
+    ],
+)
 def test_verdict(low, high, deflated, hold, more, level, says):
     got, sentence = verdict(interval(low, high), deflated, hold, **({"profit": 0.1} | more))
     assert got == level and says in sentence
