@@ -1,0 +1,152 @@
+"""Gradient norms, then Adam (Kingma and Ba 2015) over all parameters at once, both without a word from the host.
+
+Parameters of two networks lie flat, float32 [n]: the weight matrices of the first, of the second, then the biases (the
+tail) of the first and of the second. weight_gradient float32 [n_w] comes from matrix products; the tail's gradient is still
+spread over partial float32 [G, n - n_w] and is summed here, in a fixed order. `splits` (weights, tail) says where the second
+network begins; each network's gradient is clipped by its own norm. `squares` float32 [blocks] holds a sum of squares a
+block; the Adam kernel adds them in order in every block, so that all blocks see the same norms. The step is skipped, weights
+and moments untouched, where a norm is not finite or `halt` is set; a broken step is counted.
+
+settings float32 [4] in device memory: learning rate, beta1, beta2, epsilon. counts int64 [4]: steps made (even and odd
+turns, so that no block reads what another writes), broken steps, broken steps in a row. shadow uint32 [n / 2]: the
+parameters as bf16 pairs, written with them. norms float32 [2]: the norms before clipping.
+"""
+
+import math
+
+from numpy import float32
+
+from numba_rl.gpu import cuda, jit, warp_sum
+from numba_rl.kernels.bf16 import pack
+
+CHUNK = 2048  # weights of a norm block
+COLUMNS = 32  # tail columns of a norm block
+
+
+def norm_blocks(weights, weight_split, tail, tail_split):
+    """Blocks of the norm kernel, which is the length of `squares`."""
+    sizes = ((weight_split, CHUNK), (weights - weight_split, CHUNK), (tail_split, COLUMNS), (tail - tail_split, COLUMNS))
+    return sum((size + step - 1) // step for size, step in sizes)
+
+
+def make_kernels(lanes=32, warps=8):
+    """(norm, adam) kernels for blocks of `warps` warps of `lanes` threads: 8 x 32 on a GPU, less in the simulator."""
+    threads = lanes * warps
+
+    def norm(weight_gradient, partial, tail_gradient, weight_split, tail_split, squares):
+        """Grid: norm_blocks(n_w, weight_split, n - n_w, tail_split) blocks."""
+        scratch = cuda.shared.array(32, float32)
+        sums = cuda.shared.array((8, COLUMNS), float32)
+        t = cuda.threadIdx.x
+        weights = weight_gradient.shape[0]
+        tail = tail_gradient.shape[0]
+        block = cuda.blockIdx.x
+        first_blocks = (weight_split + CHUNK - 1) // CHUNK
+        weight_blocks = first_blocks + (weights - weight_split + CHUNK - 1) // CHUNK
+        tail_blocks = weight_blocks + (tail_split + COLUMNS - 1) // COLUMNS
+        square = float32(0.0)
+        if block < weight_blocks:
+            first = block * CHUNK
+            stop = weight_split
+            if block >= first_blocks:
+                first = weight_split + (block - first_blocks) * CHUNK
+                stop = weights
+            for i in range(first + t, min(first + CHUNK, stop), threads):
+                square += weight_gradient[i] * weight_gradient[i]
+        else:
+            first = (block - weight_blocks) * COLUMNS
+            stop = tail_split
+            if block >= tail_blocks:
+                first = tail_split + (block - tail_blocks) * COLUMNS
+                stop = tail
+            for place in range(t, 8 * COLUMNS, threads):
+                column = first + place % COLUMNS
+                total = float32(0.0)
+                if column < stop:
+                    for g in range(place // COLUMNS, partial.shape[0], 8):
+                        total += partial[g, column]
+                sums[place // COLUMNS, place % COLUMNS] = total
+            cuda.syncthreads()
+            for place in range(t, COLUMNS, threads):
+                column = first + place
+                if column < stop:
+                    total = float32(0.0)
+                    for row in range(8):
+                        total += sums[row, place]
+                    tail_gradient[column] = total
+                    square += total * total
+        total = block_sum(square, scratch)
+        if t == 0:
+            squares[block] = total
+
+    def adam(
+        parameters, first_moment, second_moment, weight_gradient, tail_gradient, weight_split, tail_split, squares, settings,
+        max_norm, halt, counts, turn, norms, shadow,
+    ):  # fmt: skip
+        """A thread a pair of parameters; turn is 0 or 1, changing from call to call."""
+        scratch = cuda.shared.array(32, float32)
+        t = cuda.threadIdx.x
+        weights = weight_gradient.shape[0]
+        first_blocks = (weight_split + CHUNK - 1) // CHUNK
+        weight_blocks = first_blocks + (weights - weight_split + CHUNK - 1) // CHUNK
+        tail_blocks = weight_blocks + (tail_split + COLUMNS - 1) // COLUMNS
+        own = float32(0.0)
+        other = float32(0.0)
+        for i in range(t, squares.shape[0], threads):
+            if i < first_blocks or (i >= weight_blocks and i < tail_blocks):
+                own += squares[i]
+            else:
+                other += squares[i]
+        first_norm = float32(math.sqrt(block_sum(own, scratch)))
+        second_norm = float32(math.sqrt(block_sum(other, scratch)))
+        made = counts[turn]
+        # NaN fails the comparison too
+        finite = first_norm < float32(math.inf) and second_norm < float32(math.inf)
+        applied = halt[0] == 0 and finite
+        if cuda.blockIdx.x == 0 and t == 0:
+            counts[1 - turn] = made + 1 if applied else made
+            if halt[0] == 0:
+                counts[2] += 0 if finite else 1
+                counts[3] = 0 if finite else counts[3] + 1
+            norms[0] = first_norm
+            norms[1] = second_norm
+        if applied:
+            rate = settings[0]
+            beta1 = settings[1]
+            beta2 = settings[2]
+            epsilon = settings[3]
+            first_scale = min(float32(1.0), max_norm / (first_norm + float32(1e-6)))
+            second_scale = min(float32(1.0), max_norm / (second_norm + float32(1e-6)))
+            # 1 - beta^t without cancellation for small t
+            step = float32(made + 1)
+            correction1 = -float32(math.expm1(step * float32(math.log(beta1))))
+            correction2 = -float32(math.expm1(step * float32(math.log(beta2))))
+            pair = cuda.blockIdx.x * cuda.blockDim.x + t
+            if 2 * pair < parameters.shape[0]:
+                for half in range(2):
+                    i = 2 * pair + half
+                    if i < weights:
+                        g = weight_gradient[i] * (first_scale if i < weight_split else second_scale)
+                    else:
+                        g = tail_gradient[i - weights] * (first_scale if i - weights < tail_split else second_scale)
+                    m = beta1 * first_moment[i] + (float32(1.0) - beta1) * g
+                    v = beta2 * second_moment[i] + (float32(1.0) - beta2) * g * g
+                    first_moment[i] = m
+                    second_moment[i] = v
+                    parameters[i] -= rate / correction1 * m / (float32(math.sqrt(v / correction2)) + epsilon)
+                shadow[pair] = pack(parameters[2 * pair], parameters[2 * pair + 1])
+
+    def _block_sum(value, scratch):
+        value = warp_sum(value, scratch)
+        cuda.syncthreads()
+        if cuda.threadIdx.x % lanes == 0:
+            scratch[cuda.threadIdx.x // lanes] = value
+        cuda.syncthreads()
+        total = float32(0.0)
+        for other in range(warps):
+            total += scratch[other]
+        cuda.syncthreads()
+        return total
+
+    block_sum = cuda.jit(device=True)(_block_sum)
+    return jit(norm), jit(adam)

@@ -1,0 +1,196 @@
+"""The PPO losses and their gradients with respect to the logits and the critic's last hidden layer, in one kernel.
+
+Schulman et al. 2017, equations 7 and 9, as a loss to go down, means over the M samples of a minibatch:
+
+    policy  = -min(r A, clip(r, 1 - c, 1 + c) A),  r = exp(log pi - log pi_old), A = (advantage - mean) / deviation
+    value   = value_coef * (v - return)^2
+    entropy = -entropy_coef * H(pi)
+
+The value head (H -> 1) is part of it: v = hidden . weight + bias. The log-ratio is held within +-20, so that neither the
+ratio nor its product with a zero advantage overflows.
+
+logits float32 [M, 48] without their bias (45 used); logit_bias float32 [48]; hidden uint32 [M, H / 2] bf16 pairs, ReLU
+outputs; head float32 [H + 1]: weight and bias; actions, log_probs, advantages, returns [M]; moments float32 [J, 2];
+settings float32 [4] in device memory: clip, value_coef, entropy_coef, -. Out: logit_gradient uint32 [M, 24];
+hidden_gradient uint32 [M, H / 2], the ReLU's backward applied; partial float32 [G, B]: the gradient of the logit bias (48)
+from column `actor_offset` on, of the bias of the hidden layer (H) and the head (H + 1) from `critic_offset` on, summed over
+each block; sums float32 [G, 8]: policy, value (without
+its weight), entropy, approximate KL ((r - 1) - log r), clipped, samples, 0, 0. Launch: G blocks of 8 warps, a warp a
+sample; every sum is added in an order that depends on G alone.
+"""
+
+import math
+
+from numpy import float32
+
+from numba_rl.gpu import cuda, jit, warp_broadcast, warp_max, warp_sum
+from numba_rl.kernels.bf16 import high, low, pack
+
+LIMIT = 20.0
+SUMS = 8
+
+
+def make_ppo_loss(actions, hidden_pairs, lanes=32, warps=8):
+    """The kernel for `actions` logits and a last hidden layer of 2 * hidden_pairs; `lanes` is 32 on a GPU."""
+    logit_pairs = (actions + 15) // 16 * 8
+    logit_steps = (logit_pairs + lanes - 1) // lanes
+    hidden_steps = (hidden_pairs + lanes - 1) // lanes
+    # columns of a block's sums: logit bias, bias of the hidden layer, head
+    hidden_column = 2 * logit_pairs
+    head_column = hidden_column + 2 * hidden_pairs
+    columns = head_column + 2 * hidden_pairs + 1
+
+    def ppo_loss(
+        logits, logit_bias, hidden, head, taken, old_log_probs, advantages, returns, moments, minibatch, settings,
+        logit_gradient, hidden_gradient, partial, actor_offset, critic_offset, sums,
+    ):  # fmt: skip
+        scratch = cuda.shared.array(32, float32)
+        gathered = cuda.shared.array((warps, columns + SUMS), float32)
+        lane = cuda.threadIdx.x % lanes
+        warp = cuda.threadIdx.x // lanes
+        x = cuda.local.array(2 * logit_steps, float32)
+        p = cuda.local.array(2 * logit_steps, float32)
+        bias_sum = cuda.local.array(2 * logit_steps, float32)
+        h = cuda.local.array(2 * hidden_steps, float32)
+        weight = cuda.local.array(2 * hidden_steps, float32)
+        weight_sum = cuda.local.array(2 * hidden_steps, float32)
+        hidden_sum = cuda.local.array(2 * hidden_steps, float32)
+        head_bias = head[2 * hidden_pairs]
+        for k in range(hidden_steps):
+            pair = lane + k * lanes
+            inside = pair < hidden_pairs
+            weight[2 * k] = head[2 * pair] if inside else float32(0.0)
+            weight[2 * k + 1] = head[2 * pair + 1] if inside else float32(0.0)
+            weight_sum[2 * k] = float32(0.0)
+            weight_sum[2 * k + 1] = float32(0.0)
+            hidden_sum[2 * k] = float32(0.0)
+            hidden_sum[2 * k + 1] = float32(0.0)
+        for k in range(2 * logit_steps):
+            bias_sum[k] = float32(0.0)
+        mean = moments[minibatch, 0]
+        inverse_deviation = moments[minibatch, 1]
+        clip = settings[0]
+        value_coef = settings[1]
+        entropy_coef = settings[2]
+        samples = logits.shape[0]
+        share = float32(1.0) / float32(samples)
+        policy_sum = float32(0.0)
+        value_sum = float32(0.0)
+        entropy_sum = float32(0.0)
+        kl_sum = float32(0.0)
+        clipped_sum = float32(0.0)
+        head_bias_sum = float32(0.0)
+        seen = float32(0.0)
+        for i in range(cuda.blockIdx.x * warps + warp, samples, cuda.gridDim.x * warps):
+            top = float32(-math.inf)
+            for k in range(logit_steps):
+                column = 2 * (lane + k * lanes)
+                x[2 * k] = logits[i, column] + logit_bias[column] if column < actions else float32(-math.inf)
+                x[2 * k + 1] = logits[i, column + 1] + logit_bias[column + 1] if column + 1 < actions else float32(-math.inf)
+                top = max(top, max(x[2 * k], x[2 * k + 1]))
+            top = warp_max(top, scratch)
+            total = float32(0.0)
+            for k in range(2 * logit_steps):
+                p[k] = float32(math.exp(x[k] - top))
+                total += p[k]
+            total = warp_sum(total, scratch)
+            log_total = float32(math.log(total))
+            inverse_total = float32(1.0) / total
+            taken_action = taken[i]
+            taken_log_prob = float32(0.0)
+            negative_entropy = float32(0.0)
+            for k in range(logit_steps):
+                for half in range(2):
+                    j = 2 * k + half
+                    p[j] = p[j] * inverse_total
+                    x[j] = x[j] - top - log_total
+                    if p[j] > float32(0.0):
+                        negative_entropy += p[j] * x[j]
+                    if 2 * (lane + k * lanes) + half == taken_action:
+                        taken_log_prob = x[j]
+            negative_entropy = warp_sum(negative_entropy, scratch)
+            log_ratio = warp_sum(taken_log_prob, scratch) - old_log_probs[i]
+            held = max(float32(-LIMIT), min(float32(LIMIT), log_ratio))
+            ratio = float32(math.exp(held))
+            advantage = (advantages[i] - mean) * inverse_deviation
+            surrogate = ratio * advantage
+            bounded = max(float32(1.0) - clip, min(float32(1.0) + clip, ratio)) * advantage
+            slope = float32(0.0)
+            if surrogate <= bounded and held == log_ratio:
+                slope = -surrogate * share
+            for k in range(logit_steps):
+                column = 2 * (lane + k * lanes)
+                for half in range(2):
+                    j = 2 * k + half
+                    gradient = float32(0.0)
+                    if column + half < actions:
+                        hit = float32(1.0) if column + half == taken_action else float32(0.0)
+                        gradient = slope * (hit - p[j])
+                        if p[j] > float32(0.0):
+                            gradient += entropy_coef * share * p[j] * (x[j] - negative_entropy)
+                    x[j] = gradient
+                    bias_sum[j] += gradient
+                if column < 2 * logit_pairs:
+                    logit_gradient[i, column // 2] = pack(x[2 * k], x[2 * k + 1])
+            value = float32(0.0)
+            for k in range(hidden_steps):
+                pair = lane + k * lanes
+                word = hidden[i, pair] if pair < hidden_pairs else hidden[i, 0]
+                h[2 * k] = low(word) if pair < hidden_pairs else float32(0.0)
+                h[2 * k + 1] = high(word) if pair < hidden_pairs else float32(0.0)
+                value += h[2 * k] * weight[2 * k] + h[2 * k + 1] * weight[2 * k + 1]
+            error = warp_sum(value, scratch) + head_bias - returns[i]
+            value_slope = float32(2.0) * value_coef * share * error
+            for k in range(hidden_steps):
+                pair = lane + k * lanes
+                weight_sum[2 * k] += value_slope * h[2 * k]
+                weight_sum[2 * k + 1] += value_slope * h[2 * k + 1]
+                even = value_slope * weight[2 * k] if h[2 * k] > float32(0.0) else float32(0.0)
+                odd = value_slope * weight[2 * k + 1] if h[2 * k + 1] > float32(0.0) else float32(0.0)
+                hidden_sum[2 * k] += even
+                hidden_sum[2 * k + 1] += odd
+                if pair < hidden_pairs:
+                    hidden_gradient[i, pair] = pack(even, odd)
+            policy_sum -= min(surrogate, bounded)
+            value_sum += error * error
+            entropy_sum -= negative_entropy
+            kl_sum += ratio - float32(1.0) - held
+            if abs(ratio - float32(1.0)) > clip:
+                clipped_sum += float32(1.0)
+            head_bias_sum += value_slope
+            seen += float32(1.0)
+        for k in range(hidden_steps):
+            pair = lane + k * lanes
+            if pair < hidden_pairs:
+                gathered[warp, head_column + 2 * pair] = weight_sum[2 * k]
+                gathered[warp, head_column + 2 * pair + 1] = weight_sum[2 * k + 1]
+                gathered[warp, hidden_column + 2 * pair] = hidden_sum[2 * k]
+                gathered[warp, hidden_column + 2 * pair + 1] = hidden_sum[2 * k + 1]
+        for k in range(logit_steps):
+            pair = lane + k * lanes
+            if pair < logit_pairs:
+                gathered[warp, 2 * pair] = bias_sum[2 * k]
+                gathered[warp, 2 * pair + 1] = bias_sum[2 * k + 1]
+        if lane == 0:
+            gathered[warp, columns - 1] = head_bias_sum
+            gathered[warp, columns] = policy_sum
+            gathered[warp, columns + 1] = value_sum
+            gathered[warp, columns + 2] = entropy_sum
+            gathered[warp, columns + 3] = kl_sum
+            gathered[warp, columns + 4] = clipped_sum
+            gathered[warp, columns + 5] = seen
+            gathered[warp, columns + 6] = float32(0.0)
+            gathered[warp, columns + 7] = float32(0.0)
+        cuda.syncthreads()
+        for column in range(cuda.threadIdx.x, columns + SUMS, cuda.blockDim.x):
+            total = float32(0.0)
+            for other in range(warps):
+                total += gathered[other, column]
+            if column < hidden_column:
+                partial[cuda.blockIdx.x, actor_offset + column] = total
+            elif column < columns:
+                partial[cuda.blockIdx.x, critic_offset + column - hidden_column] = total
+            else:
+                sums[cuda.blockIdx.x, column - columns] = total
+
+    return jit(ppo_loss)

@@ -1,0 +1,327 @@
+"""The PPO update with its backward written out: bf16 matrix products around five Numba kernels, nothing else.
+
+Weights are float32; every step also writes them as bf16 (the shadow), which the products read. Actor and critic share the
+input, so their first layers are one product; matrix products go through torch, with the ReLU in their epilogue, and the
+weight gradients come out in float32. Independent products run on side streams, which a captured graph keeps as branches.
+All sums are added in a fixed order, so that a rerun is identical bit for bit.
+
+A network fits when it has at least two hidden layers for actor and critic, plain ReLU, sizes that are multiples of 8, a
+last critic layer of at most 128, and the GPU has bf16 (compute capability 8.0); others go through autograd in
+`trainer.ppo`.
+"""
+
+import contextlib
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import nn
+
+from numba_rl.config import PpoConfig
+from numba_rl.gpu import blocks_for, stream, view
+from numba_rl.kernels import adam, minibatch, ppo_loss, relu_grad
+from numba_rl.kernels.value_head import make_value_head
+from numba_rl.trainer.optimizer import EPSILON
+
+GROUPS = 128  # rows of partial sums: blocks of the loss kernel and of each bias gradient
+VALUE_ROWS = 262_144  # states of one pass of the critic
+BETAS = (0.9, 0.999)
+
+
+def padded(size: int) -> int:
+    """The next multiple of 8, which bf16 products want."""
+    return (size + 7) // 8 * 8
+
+
+def fits(config: PpoConfig) -> bool:
+    """Whether the networks of these settings can be updated here."""
+    sizes = (*config.actor, *config.critic)
+    deep = len(config.actor) >= 2 and len(config.critic) >= 2
+    return deep and config.leaky_slope == 0 and all(size % 8 == 0 for size in sizes) and config.critic[-1] <= 128
+
+
+class FusedUpdate:
+    """Parameters, gradients and moments of actor and critic, flat, and one minibatch step on them.
+
+    After construction the parameters of the given Linear layers are views of `weights`. `samples` is the size of a
+    rollout, cut into `minibatches` equal parts (a remainder of less than one a minibatch waits for another order).
+    """
+
+    def __init__(
+        self,
+        actor: Sequence[nn.Linear],
+        critic: Sequence[nn.Linear],
+        table: torch.Tensor,
+        config: PpoConfig,
+        samples: int,
+        seed: int,
+        *,
+        lanes: int = 32,
+        warps: int = 8,
+        groups: int = GROUPS,
+    ):
+        """table: scaled market features float32 [T, F]. lanes, warps: the shape of a block,
+        groups: rows of partial sums; smaller in the simulator."""
+        self.config, self.seed, self.lanes, self.threads, self.groups = config, seed, lanes, lanes * warps, groups
+        self.device = table.device
+        self.features = table.shape[1]
+        self.samples = samples
+        self.minibatches = min(config.minibatches, samples)
+        self.rows = samples // self.minibatches
+        self.actions = actor[-1].out_features
+        inputs = padded(self.features + 3)
+        self._lay_out([layer.out_features for layer in actor[:-1]], [layer.out_features for layer in critic[:-1]], inputs)
+        self._adopt(actor, critic)
+        new = self._new
+        rows, hidden = self.rows, self.critic_sizes[-1]
+        packed = new(len(table), inputs, dtype=torch.bfloat16)
+        packed[:, : self.features] = table.to(torch.bfloat16)
+        self.table = self._pairs(packed)
+        self._packed = packed
+        self.x = new(rows, inputs, dtype=torch.bfloat16)
+        self.batch = [new(rows, dtype=torch.int32), new(rows), new(rows), new(rows)]  # actions, log-probs, advantages, returns
+        self.logit_gradient = new(rows, self.logits, dtype=torch.bfloat16)
+        self.hidden_gradient = new(rows, hidden, dtype=torch.bfloat16)
+        self.first_gradient = new(rows, self.first, dtype=torch.bfloat16)
+        self.partial = new(groups, self.tail)
+        self.sums = new(config.epochs * self.minibatches, groups, ppo_loss.SUMS)
+        self.moments = new(self.minibatches, 2)
+        self.turn = new(1, dtype=torch.int64)  # permutations used
+        self.counts = new(4, dtype=torch.int64)
+        self.halt = new(1, dtype=torch.int32)
+        self.norms = new(2)
+        self.squares = new(adam.norm_blocks(self.matrices, self.weight_split, self.tail, self.tail_split))
+        self.loss_settings = torch.tensor([config.clip, config.value_coef, config.entropy_coef, 0.0], device=self.device)
+        self.adam_settings = torch.tensor([config.lr, *BETAS, EPSILON], device=self.device)
+        self._gather, self._states, self._moments = minibatch.make_kernels(lanes)
+        self._loss = ppo_loss.make_ppo_loss(self.actions, hidden // 2, lanes, warps)
+        self._relu_grad = relu_grad.make_relu_grad(lanes)
+        self._norm, self._adam = adam.make_kernels(lanes, warps)
+        self._value_head = make_value_head(lanes)
+        self._side = [torch.cuda.Stream(self.device) for _ in range(2)] if self.device.type == "cuda" else []
+
+    def _new(self, *shape, dtype=torch.float32):
+        return torch.zeros(shape, dtype=dtype, device=self.device)
+
+    def _lay_out(self, actor, critic, inputs):
+        """Offsets: matrices of the actor, first layers of both, matrices of the critic; then biases in the same order."""
+        self.actor_sizes, self.critic_sizes, self.logits = actor, critic, (self.actions + 15) // 16 * 16
+        self.first = actor[0] + critic[0]
+        shapes = {}
+        for k in range(1, len(actor)):
+            shapes[f"a{k}"] = (actor[k], actor[k - 1])
+        shapes["logits"] = (self.logits, actor[-1])
+        shapes["first"] = (self.first, inputs)
+        for k in range(1, len(critic)):
+            shapes[f"c{k}"] = (critic[k], critic[k - 1])
+        self.shapes, self.at, place = shapes, {}, 0
+        for name, (out, fan_in) in shapes.items():
+            self.at[name] = place
+            place += out * fan_in
+        self.matrices = place
+        self.weight_split = self.at["first"] + actor[0] * inputs
+        tails = {f"a{k}": actor[k] for k in range(1, len(actor))} | {"logits": self.logits, "first": self.first}
+        tails |= {f"c{k}": critic[k] for k in range(1, len(critic))} | {"head": critic[-1] + 1}
+        self.tail_at, place = {}, 0
+        for name, size in tails.items():
+            self.tail_at[name] = place
+            place += size
+        self.tail_sizes = tails
+        self.tail = place + (self.matrices + place) % 2  # an even number in all, for the pairs of the shadow
+        self.tail_split = self.tail_at["first"] + actor[0]
+        size = self.matrices + self.tail
+        self.weights, self.first_moment, self.second_moment = (self._new(size) for _ in range(3))
+        self.shadow = self._new(size, dtype=torch.bfloat16)
+        self.weight_gradient, self.tail_gradient = self._new(self.matrices), self._new(self.tail)
+
+    def _matrix(self, flat, name):
+        out, fan_in = self.shapes[name]
+        return flat[self.at[name] : self.at[name] + out * fan_in].view(out, fan_in)
+
+    def _bias(self, flat, name):
+        start = self.matrices + self.tail_at[name]
+        return flat[start : start + self.tail_sizes[name]]
+
+    def named(self, flat):
+        """Views of a flat tensor by layer: {("actor", index): (weight, bias), ...}, of the sizes of the layers."""
+        first, bias = self._matrix(flat, "first"), self._bias(flat, "first")
+        width, split = self.features + 3, self.actor_sizes[0]
+        views = {("actor", 0): (first[:split, :width], bias[:split]), ("critic", 0): (first[split:, :width], bias[split:])}
+        for kind, sizes in (("actor", self.actor_sizes), ("critic", self.critic_sizes)):
+            for k in range(1, len(sizes)):
+                views[kind, k] = self._matrix(flat, f"{kind[0]}{k}"), self._bias(flat, f"{kind[0]}{k}")
+        views["actor", len(self.actor_sizes)] = (self._matrix(flat, "logits")[: self.actions], self._bias(flat, "logits")[: self.actions])
+        head = self._bias(flat, "head")
+        views["critic", len(self.critic_sizes)] = head[None, :-1], head[-1:]
+        return views
+
+    @torch.no_grad()
+    def _adopt(self, actor, critic):
+        views = self.named(self.weights)
+        for kind, layers in (("actor", actor), ("critic", critic)):
+            for k, layer in enumerate(layers):
+                for parameter, place in zip((layer.weight, layer.bias), views[kind, k], strict=True):
+                    place.copy_(parameter)
+                    parameter.data = place
+        self.refresh()
+
+    @torch.no_grad()
+    def refresh(self):
+        """Write the shadow anew, after the weights were set from outside."""
+        self.shadow.copy_(self.weights)
+
+    def _pairs(self, tensor):
+        return view(tensor.view(torch.int32).view(torch.uint32))
+
+    def _stream(self):
+        return stream(torch.cuda.current_stream(self.device).cuda_stream) if self._side else 0
+
+    @contextlib.contextmanager
+    def _branch(self, index):
+        """Work that runs beside the current stream, after all that was put there before."""
+        if not self._side:
+            yield
+            return
+        side = self._side[index]
+        side.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(side):
+            yield
+
+    def _join(self, index):
+        if self._side:
+            torch.cuda.current_stream(self.device).wait_stream(self._side[index])
+
+    def _dense(self, name, x, rows=slice(None)):
+        """ReLU(x W^T + b) in bf16."""
+        return torch._addmm_activation(self._bias(self.shadow, name)[rows], x, self._matrix(self.shadow, name)[rows].t())
+
+    def _gradient(self, name, outputs, inputs):
+        """Weight gradient outputs^T inputs, float32, into its place."""
+        place = self._matrix(self.weight_gradient, name)
+        if self._side:
+            torch.mm(outputs.t(), inputs, out_dtype=torch.float32, out=place)
+        else:
+            torch.mm(outputs.float().t(), inputs.float(), out=place)
+
+    def _relu_backward(self, gradient, hidden, name):
+        columns = gradient.shape[1] // 2
+        grid = (blocks_for(columns, self.lanes), self.groups)
+        self._relu_grad[grid, self.lanes * relu_grad.ROWS, self._stream()](
+            self._pairs(gradient), self._pairs(hidden), view(self.partial), self.tail_at[name]
+        )
+
+    def critic_values(self, bars: torch.Tensor, account: torch.Tensor, values: torch.Tensor) -> None:
+        """The critic's value of each row: bars int32 [R], account float32 [R, 3], values float32 [R], written."""
+        split = self.actor_sizes[0]
+        for start in range(0, len(bars), VALUE_ROWS):
+            rows = min(VALUE_ROWS, len(bars) - start)
+            x = torch.empty(rows, self.x.shape[1], dtype=torch.bfloat16, device=self.device)
+            warps = self.threads // self.lanes
+            self._states[blocks_for(rows, warps), self.threads, self._stream()](
+                self.table, view(bars), view(account), self.features, start, self._pairs(x)
+            )
+            h = self._dense("first", x, slice(split, None))
+            for k in range(1, len(self.critic_sizes)):
+                h = self._dense(f"c{k}", h)
+            self._value_head[blocks_for(rows, warps), self.threads, self._stream()](
+                self._pairs(h), view(self._bias(self.weights, "head")), start, view(values)
+            )
+
+    def update(self, bars, account, actions, log_probs, advantages, returns) -> None:
+        """All passes of one update. bars int32 [S], account float32 [S, 3], actions int32 [S], the others float32 [S].
+
+        Nothing is read back: `sums`, `counts` and `norms` say on the device what happened.
+        """
+        source = [view(part) for part in (bars, account, actions, log_probs, advantages, returns)]
+        self.halt.zero_()
+        self.sums.zero_()
+        for epoch in range(self.config.epochs):
+            self._moments[self.minibatches, min(1024, self.threads * 4) if self._side else self.lanes, self._stream()](
+                source[4], self.seed, view(self.turn), self.rows, int(self.config.normalize_advantage), view(self.moments)
+            )
+            for part in range(self.minibatches):
+                self._minibatch(source, part, epoch * self.minibatches + part)
+            self.turn += 1
+            if self.config.target_kl is not None:
+                self._stop_on_kl(epoch)
+
+    def _stop_on_kl(self, epoch):
+        passed = self.sums[epoch * self.minibatches : (epoch + 1) * self.minibatches].sum((0, 1))
+        self.halt.copy_(torch.maximum(self.halt, (passed[3] > 1.5 * self.config.target_kl * passed[5]).int()))
+
+    def _minibatch(self, source, part, index):
+        warps = self.threads // self.lanes
+        bars, account, actions, log_probs, advantages, returns = source
+        self._gather[blocks_for(self.rows, warps), self.threads, self._stream()](
+            self.table, bars, account, actions, log_probs, advantages, returns, self.features, self.seed, view(self.turn), part,
+            self._pairs(self.x), *map(view, self.batch),
+        )  # fmt: skip
+        first = self._dense("first", self.x)
+        split = self.actor_sizes[0]
+        with self._branch(0):
+            acting = [first[:, :split]]
+            for k in range(1, len(self.actor_sizes)):
+                acting.append(self._dense(f"a{k}", acting[-1]))
+            logits = self._logits(acting[-1])
+        judging = [first[:, split:]]
+        for k in range(1, len(self.critic_sizes)):
+            judging.append(self._dense(f"c{k}", judging[-1]))
+        self._join(0)
+        self._loss[self.groups, self.threads, self._stream()](
+            view(logits), view(self._bias(self.weights, "logits")), self._pairs(judging[-1]), view(self._bias(self.weights, "head")),
+            *map(view, self.batch), view(self.moments), part, view(self.loss_settings), self._pairs(self.logit_gradient),
+            self._pairs(self.hidden_gradient), view(self.partial), self.tail_at["logits"], self.tail_at[f"c{len(self.critic_sizes) - 1}"],
+            view(self.sums[index]),
+        )  # fmt: skip
+        with self._branch(0):
+            self._backward("a", acting, self.logit_gradient, "logits", self.first_gradient[:, :split])
+        self._backward("c", judging, self.hidden_gradient, f"c{len(self.critic_sizes) - 1}", self.first_gradient[:, split:])
+        self._join(0)
+        self._relu_backward(self.first_gradient, first, "first")
+        self._gradient("first", self.first_gradient, self.x)
+        self._join(1)
+        self._step(index)
+
+    def _logits(self, hidden):
+        if self._side:
+            return torch.mm(hidden, self._matrix(self.shadow, "logits").t(), out_dtype=torch.float32)
+        return torch.mm(hidden.float(), self._matrix(self.shadow, "logits").t().float())
+
+    def _backward(self, kind, outputs, gradient, name, into):
+        """From the gradient at the layer `name` (whose input is outputs[-1] or the one before) down to the first layer's."""
+        layers = [f"{kind}{k}" for k in range(1, len(outputs))]
+        inputs = list(outputs)
+        if kind == "a":
+            layers.append("logits")
+        else:
+            inputs.pop()  # the loss kernel has passed the last hidden layer already
+        for layer, hidden in zip(reversed(layers), reversed(inputs), strict=True):
+            if kind == "c":
+                with self._branch(1):  # nothing below waits for it
+                    self._gradient(layer, gradient, hidden)
+            else:
+                self._gradient(layer, gradient, hidden)
+            weight = self._matrix(self.shadow, layer)
+            if layer == f"{kind}1":
+                torch.mm(gradient, weight, out=into)
+            else:
+                gradient = torch.mm(gradient, weight)
+                below = layers[layers.index(layer) - 1]
+                self._relu_backward(gradient, hidden, below)
+
+    def _step(self, index):
+        size, threads = len(self.weights), self.threads
+        splits = self.weight_split, self.tail_split
+        self._norm[len(self.squares), threads, self._stream()](
+            view(self.weight_gradient), view(self.partial), view(self.tail_gradient), *splits, view(self.squares)
+        )
+        self._adam[blocks_for(size // 2, threads), threads, self._stream()](
+            view(self.weights), view(self.first_moment), view(self.second_moment), view(self.weight_gradient), view(self.tail_gradient),
+            *splits, view(self.squares), view(self.adam_settings), np.float32(self.config.max_grad_norm), view(self.halt),
+            view(self.counts), index % 2, view(self.norms), self._pairs(self.shadow),
+        )  # fmt: skip
+
+    @property
+    def made(self) -> torch.Tensor:
+        """Steps made, int64 scalar on the device (counts alternate; an odd number of minibatches leaves it at place 1)."""
+        return self.counts[(self.config.epochs * self.minibatches) % 2]
