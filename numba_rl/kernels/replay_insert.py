@@ -93,6 +93,7 @@ def range_kernel(layout: Layout, warps: int):
     lanes, leaf_fan, node_fan, top_leaves = layout.lanes, layout.leaf_fan, layout.node_fan, layout.top_leaves
     capacity, all_tops = layout.capacity, layout.tops
     threads = warps * lanes
+    node_rounds = -(-node_fan // threads)
     resum = resum_top(layout, warps)
 
     @gpu.jit
@@ -110,14 +111,16 @@ def range_kernel(layout: Layout, warps: int):
         if thread == int32(0):
             listed_count[0] = int32(0)
         cuda.syncthreads()
-        for k in range(thread, node_fan, threads):
-            node_sums[k] = sums[top * node_fan + k]
-            node_peaks[k] = peaks[top * node_fan + k]
-            low = top * int64(top_leaves) + k * int64(leaf_fan)
-            high = low + int64(leaf_fan)
-            # the stretch [first, first + count) may run past the end of the ring and on from slot 0
-            if (low < first + count and high > first) or low < first + count - int64(capacity):
-                listed[cuda.atomic.add(listed_count, 0, int32(1))] = int32(k)
+        for j in range(node_rounds):
+            k = thread + j * threads
+            if k < node_fan:
+                node_sums[k] = sums[top * node_fan + k]
+                node_peaks[k] = peaks[top * node_fan + k]
+                low = top * int64(top_leaves) + k * int64(leaf_fan)
+                high = low + int64(leaf_fan)
+                # the stretch [first, first + count) may run past the end of the ring and on from slot 0
+                if (low < first + count and high > first) or low < first + count - int64(capacity):
+                    listed[cuda.atomic.add(listed_count, 0, int32(1))] = int32(k)
         cuda.syncthreads()
         if listed_count[0] > int32(0):
             resum(top, listed, listed_count[0], node_sums, node_peaks, leaves, sums, peaks, tops, top_peaks, warp, lane, scratch)

@@ -174,10 +174,13 @@ def sample_kernel(layout: Layout, mode: int, warps: int):
         cuda.syncthreads()
         for k in range(warps):
             largest = max(largest, warp_largest[k])
-        for start in range(0, count, threads):
-            k = start + thread
-            if k < count:
-                weights[k] = raw[k] / largest if largest > float32(0) else float32(0)
+        mine = cuda.local.array(_AHEAD, float32)
+        for start in range(0, count, threads * _AHEAD):
+            for k in range(_AHEAD):
+                mine[k] = raw[min(int64(start + thread + k * threads), int64(count - 1))]
+            for k in range(_AHEAD):
+                if start + thread + k * threads < count:
+                    weights[start + thread + k * threads] = mine[k] / largest if largest > float32(0) else float32(0)
             gpu.warp_sync()
         if thread == int32(0):
             arrivals[0] = int32(0)

@@ -33,17 +33,17 @@ def update_kernel(layout: Layout, warps: int):
     """The kernel for one layout; `warps` warps a block."""
     lanes, leaf_fan, node_fan, top_leaves = layout.lanes, layout.leaf_fan, layout.node_fan, layout.top_leaves
     threads = warps * lanes
-    capacity, all_leaves = layout.capacity, layout.leaves
+    capacity, all_leaves, last_top = layout.capacity, layout.leaves, layout.tops - 1
+    node_rounds = -(-node_fan // threads)
     resum = resum_top(layout, warps)
 
     @gpu.device
     def under(slot, first_leaf):
-        """Place of `slot` under the top whose slots begin at first_leaf; -1 elsewhere. Slots that no top has are the first one's."""
-        if slot >= first_leaf and slot < first_leaf + int64(top_leaves):
-            return int32(slot - first_leaf)
-        if first_leaf == int64(0) and (slot < int64(0) or slot >= int64(all_leaves)):
-            return int32(top_leaves)
-        return int32(-1)
+        """Place of `slot` under the top whose slots begin at first_leaf; outside [0, top_leaves) it belongs to another top.
+
+        Slots that no top has are one past the last top's places, for its block to count them.
+        """
+        return (slot if slot >= int64(0) and slot < int64(all_leaves) else int64(all_leaves)) - first_leaf
 
     @gpu.jit
     def update(slots, errors, count, stamp, peak, leaves, bits, sums, peaks, tops, top_peaks, counters, settings):
@@ -59,6 +59,7 @@ def update_kernel(layout: Layout, warps: int):
         warp = int32(thread // lanes)
         top = int64(cuda.blockIdx.x)
         first_leaf = top * int64(top_leaves)
+        places = int64(top_leaves + 1) if top == int64(last_top) else int64(top_leaves)
         last = int64(count) - int64(1)
 
         # The first stretch of the batch is read before the sums, so that both are under way together.
@@ -72,10 +73,12 @@ def update_kernel(layout: Layout, warps: int):
         alpha = float32(settings[at.ALPHA])
         eps = float32(settings[at.EPS])
         cap = float32(settings[at.CAP])
-        for k in range(thread, node_fan, threads):
-            node_sums[k] = sums[top * node_fan + k]
-            node_peaks[k] = peaks[top * node_fan + k]
-            touched[k] = int32(0)
+        for j in range(node_rounds):
+            k = thread + j * threads
+            if k < node_fan:
+                node_sums[k] = sums[top * node_fan + k]
+                node_peaks[k] = peaks[top * node_fan + k]
+                touched[k] = int32(0)
         if thread == int32(0):
             counts[0] = int32(0)
             counts[1] = int32(0)
@@ -88,7 +91,8 @@ def update_kernel(layout: Layout, warps: int):
                     some_slots[j] = slots[min(int64(start + thread + j * threads), last)]
             for j in range(_AHEAD):
                 k = int64(start + thread + j * threads)
-                if k <= last and under(some_slots[j], first_leaf) >= int32(0):
+                place = under(some_slots[j], first_leaf)
+                if k <= last and place >= int64(0) and place < places:
                     entry = cuda.atomic.add(counts, 0, int32(1))
                     if entry < int32(_LISTED):
                         samples[entry] = int32(k)
@@ -105,8 +109,8 @@ def update_kernel(layout: Layout, warps: int):
             k = entry if crowded else int64(samples[min(entry, int64(_LISTED - 1))])
             place = under(slots[k], first_leaf)
             slot = first_leaf + place
-            if start + thread < entries and place >= int32(0):
-                if place == int32(top_leaves) or slot >= size:
+            if start + thread < entries and place >= int64(0) and place < places:
+                if slot >= size:
                     cuda.atomic.add(counters, at.OUTSIDE, int64(1))
                 elif rewritten(slot, then, now, int64(capacity)):
                     cuda.atomic.add(counters, at.STALE, int64(1))
@@ -115,7 +119,7 @@ def update_kernel(layout: Layout, warps: int):
                     counters[at.LAST_BAD] = counters[at.BATCHES]
                 else:
                     bits[slot] = int32(0)
-                    node = place // int32(leaf_fan)
+                    node = int32(place) // int32(leaf_fan)
                     if cuda.atomic.exch(touched, node, int32(1)) == int32(0):
                         listed[cuda.atomic.add(counts, 1, int32(1))] = int32(node)
             gpu.warp_sync()
@@ -128,7 +132,7 @@ def update_kernel(layout: Layout, warps: int):
             place = under(slots[k], first_leaf)
             error = float32(errors[k])
             slot = first_leaf + place
-            stored = start + thread < entries and place >= int32(0) and place < int32(top_leaves) and slot < size
+            stored = start + thread < entries and place >= int64(0) and place < int64(top_leaves) and slot < size
             if stored and not math.isnan(error) and not rewritten(slot, then, now, int64(capacity)):
                 priority = float32(priority_of(error, alpha, eps, cap))
                 if math.isinf(error):

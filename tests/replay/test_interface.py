@@ -38,7 +38,7 @@ def test_public_use():
     replay.insert(*items(range(40)))
     replay.insert(*items(range(40, 60))[:4], 0.99)
     batch = replay.sample(16)
-    assert isinstance(batch, Batch) and len(batch) == 16 and len(replay) == 60
+    assert isinstance(batch, Batch) and len(batch) == 16 and len(replay) == 60 and replay.batch(16) is batch
     assert batch.terminated.tolist() == [bool(f & 1) for f in batch.flags.tolist()]
     replay.update(batch, torch.full((16,), 2.0))
     assert (replay.priorities[batch.indices] == 2).all()
