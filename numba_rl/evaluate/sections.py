@@ -74,7 +74,7 @@ def paths_section(agent: Backtest, hold: Backtest | None, random: Sequence[Backt
         falls.append(Line("Buy-and-hold", -drawdowns(stretched(hold.equity, points)), "hold"))
     band = None
     if random:
-        low, middle, high = np.quantile(np.stack([stretched(other.equity, points) for other in random]), [0.1, 0.5, 0.9], axis=0)
+        low, middle, high = quantile_paths(random, points)
         lines.append(Line("Random, median", middle, "random"))
         band = Band(f"inner 80% of {len(random)} random agents", low, high)
     held, position = (np.append(values, values[-1:]) for values in (agent.exposure, agent.position))  # the last one holds to the end
@@ -97,6 +97,13 @@ def paths_section(agent: Backtest, hold: Backtest | None, random: Sequence[Backt
             line_chart("Price at the close", axis, [Line("Close", agent.close, "hold")], "ratio", height=190),
         ],
     )
+
+
+def quantile_paths(backtests: Sequence[Backtest], points: int) -> np.ndarray:
+    """Deciles 1, 5 and 9 of the equities at each point, float64 [3, points]; exact at 1,500 points, straight between them."""
+    at = np.unique(np.linspace(0, points - 1, min(points, 1500)).astype(np.int64))
+    found = np.quantile(np.stack([stretched(backtest.equity, points)[at] for backtest in backtests]), [0.1, 0.5, 0.9], axis=0)
+    return np.stack([np.interp(np.arange(points), at, row) for row in found])
 
 
 def stretched(equity: np.ndarray, points: int) -> np.ndarray:

@@ -18,7 +18,7 @@ from numba_rl.evaluate.blocks import Section, Table
 from numba_rl.evaluate.formatting import show
 from numba_rl.evaluate.metrics import compute_metrics
 from numba_rl.evaluate.report import DataSummary, ReportData, render_report, write_report
-from numba_rl.evaluate.sections import median_figures, periods, returns_section, smoothed
+from numba_rl.evaluate.sections import median_figures, periods, quantile_paths, returns_section, smoothed
 from numba_rl.evaluate.statistics import judge
 from numba_rl.evaluate.trades import round_trips
 from numba_rl.evaluate.trading import costs_section
@@ -286,7 +286,7 @@ def test_months_compound_to_the_whole():
 
 @pytest.mark.parametrize("ending", [{}, {"closed_at_end": True}])
 def test_costs_by_order_add_up(ending):
-    agent = play(800, seed=2, **ending)
+    agent = play(800, seed=3, **ending)
     assert agent.position[-1] != 0
     section = costs_section(agent, {"Agent": compute_metrics(agent)})
     rows = [block for block in section.blocks if isinstance(block, Table)][-1].rows
@@ -301,6 +301,17 @@ def test_median_of_random_agents():
     expected = np.median([compute_metrics(path)["total_return"] for path in paths])
     assert median_figures(paths)["total_return"] == pytest.approx(expected)
     assert median_figures([play(200, idle=True), play(200, idle=True), play(200)])["sharpe"] is None
+
+
+def test_band_of_random_agents_needs_few_points_only():
+    paths = [play(9000, seed=k) for k in range(6)]
+    low, middle, high = quantile_paths(paths, 9001)
+    exact = np.quantile([path.equity for path in paths], [0.1, 0.5, 0.9], axis=0)
+    for got, expected in zip((low, middle, high), exact, strict=True):
+        assert got.shape == (9001,) and got[0] == expected[0] and got[-1] == expected[-1]
+        assert np.abs(got - expected).max() < 0.02 * np.ptp(exact)
+    short = replace(paths[0], equity=np.array([1e6, 5e5, -1.0]))
+    np.testing.assert_allclose(quantile_paths([short], 5)[1], [1e6, 5e5, -1.0, -1.0, -1.0])
 
 
 def test_moving_average_of_a_constant_and_of_gaps():
