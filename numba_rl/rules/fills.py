@@ -7,7 +7,7 @@ at the limit or at the open where that is better. Without fill simulation every 
 for the fee of its table. Limit prices are rounded to the tick away from the market, units to the lot towards zero.
 """
 
-from math import ceil, floor, nan
+from math import ceil, floor, isnan, nan
 from typing import NamedTuple
 
 from numba import njit
@@ -118,7 +118,7 @@ def advance(portfolio, action, close, open_next, high_next, low_next, close_next
         if at_limit:
             buys = target_units(portfolio, target, close, rules) > portfolio.position
             price = limit_fill(close, open_next, high_next, low_next, buys, 2 - haste, portfolio.spread, rules.tick)
-        if price == price:  # a limit that was not reached is NaN
+        if not isnan(price):  # NaN: a limit that was not reached
             wanted = target_units(portfolio, target, price, rules) - portfolio.position
             units = wanted
             if at_limit and (wanted > 0.0) != buys:

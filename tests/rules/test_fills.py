@@ -11,7 +11,7 @@ from numba_rl.rules.routing import route
 
 LONG, SHORT, FLAT = 4, 0, 2
 MARKET, LIMIT, IOC = range(3)
-COSTS = dict(taker_bps=4.0, maker_bps=2.0, spread_bps=10.0, reserve=0.0, initial_capital=10_000.0)
+COSTS = {"taker_bps": 4.0, "maker_bps": 2.0, "spread_bps": 10.0, "reserve": 0.0, "initial_capital": 10_000.0}
 
 
 def bar(open_, high, low, close):

@@ -24,27 +24,27 @@ def games(draw):
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     steps = draw(st.integers(1, 60))
     capital = 10_000.0
-    market = dict(
-        initial_capital=capital,
-        sizing=sizing,
-        fill_at=draw(st.sampled_from(["next_open", "close"])),
-        fill_simulation=draw(st.booleans()),
-        taker_bps=draw(st.sampled_from([0.0, 4.0, 30.0, -1.0])),
-        maker_bps=draw(st.sampled_from([0.0, 2.0, -2.0])),
-        spread_bps=draw(st.sampled_from([0.0, 1.0, 40.0])),
-        min_fee=draw(st.sampled_from([0.0, 0.0, 3.0])),
-        financing_rate=draw(st.sampled_from([0.0, 0.2])),
-        multiplier=draw(st.sampled_from([1.0, 0.5, 20.0])),
-        tick=draw(st.sampled_from([0.0, 0.0, 0.01, 0.25])),
-        lot=draw(st.sampled_from([0.0, 0.0, 0.1, 1.0])),
-        equity_floor=draw(st.sampled_from([0.0, 0.0, 5_000.0])),
-        drift_tolerance=draw(st.sampled_from([0.0, 0.0, 0.05])),
-    )
+    market = {
+        "initial_capital": capital,
+        "sizing": sizing,
+        "fill_at": draw(st.sampled_from(["next_open", "close"])),
+        "fill_simulation": draw(st.booleans()),
+        "taker_bps": draw(st.sampled_from([0.0, 4.0, 30.0, -1.0])),
+        "maker_bps": draw(st.sampled_from([0.0, 2.0, -2.0])),
+        "spread_bps": draw(st.sampled_from([0.0, 1.0, 40.0])),
+        "min_fee": draw(st.sampled_from([0.0, 0.0, 3.0])),
+        "financing_rate": draw(st.sampled_from([0.0, 0.2])),
+        "multiplier": draw(st.sampled_from([1.0, 0.5, 20.0])),
+        "tick": draw(st.sampled_from([0.0, 0.0, 0.01, 0.25])),
+        "lot": draw(st.sampled_from([0.0, 0.0, 0.1, 1.0])),
+        "equity_floor": draw(st.sampled_from([0.0, 0.0, 5_000.0])),
+        "drift_tolerance": draw(st.sampled_from([0.0, 0.0, 0.05])),
+    }
     if sizing == "equity":
-        market |= dict(leverage=draw(st.sampled_from([0.5, 1.0, 8.0])), reserve=draw(st.sampled_from([0.0, 0.2])))
+        market |= {"leverage": draw(st.sampled_from([0.5, 1.0, 8.0])), "reserve": draw(st.sampled_from([0.0, 0.2]))}
         prices = random_bars(random, steps + 1, draw(st.sampled_from([0.002, 0.02, 0.08])))
     else:
-        market |= dict(max_position=draw(st.sampled_from([3.0, 40.0, 1000.0])))
+        market |= {"max_position": draw(st.sampled_from([3.0, 40.0, 1000.0]))}
         prices = arithmetic_bars(random, steps + 1) if draw(st.booleans()) else random_bars(random, steps + 1, 0.02)
     # actions that repeat themselves, so that partial and missed fills are sent again
     actions = random.integers(0, 45, steps)
@@ -65,10 +65,10 @@ def test_every_step_equals_the_reference(game):
         step = ledger.step(int(action), prices[t, 3], prices[t + 1])
         worth = max(worth, abs(step.equity_after), abs(step.position * prices[t + 1, 3] * market["multiplier"]))
         assert played.terminated[t] == step.terminated, t
-        money = dict(
-            equity_before=step.equity_before, equity_after=step.equity_after, fee=step.fee, spread_cost=step.spread_cost,
-            financing=step.financing, exit_fee=step.exit_fee, exit_spread_cost=step.exit_spread_cost,
-        )  # fmt: skip
+        money = {
+            "equity_before": step.equity_before, "equity_after": step.equity_after, "fee": step.fee, "spread_cost": step.spread_cost,
+            "financing": step.financing, "exit_fee": step.exit_fee, "exit_spread_cost": step.exit_spread_cost,
+        }  # fmt: skip
         for name, value in money.items():
             assert getattr(played, name)[t] == pytest.approx(value, rel=MONEY, abs=MONEY * worth), (t, name)
         assert played.units[t] == pytest.approx(step.units, rel=MONEY, abs=MONEY), t

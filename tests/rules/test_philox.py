@@ -82,9 +82,9 @@ def test_streams_and_steps_are_uncorrelated():
 
 
 def test_every_part_of_the_address_matters():
-    address = dict(seed=3, purpose=ACTION, slot=5, restart=0, step=9, draw=0)
+    address = {"seed": 3, "purpose": ACTION, "slot": 5, "restart": 0, "step": 9, "draw": 0}
     base = bits(*address.values())
-    for name, other in dict(seed=4, purpose=START, slot=6, restart=1, step=10, draw=1).items():
+    for name, other in {"seed": 4, "purpose": START, "slot": 6, "restart": 1, "step": 10, "draw": 1}.items():
         assert bits(*(address | {name: other}).values()) != base, name
     assert bits(*(address | {"step": 9 + 2**32}).values()) != base  # 64-bit steps
     assert bits(*(address | {"slot": 2**28 - 1}).values()) != bits(*(address | {"slot": 2**28 - 2}).values())

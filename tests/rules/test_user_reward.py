@@ -1,91 +1,91 @@
-"""A user's own reward: what it is given, that it is used, and that a function that cannot be used gets one clear line."""
+"""A user's own reward function: what it is given, that it becomes the base, and what is said when it cannot."""
+
+import math
+import re
 
 import numpy as np
 import pytest
+from rules.driver import bars, costless, rules
 
 from numba_rl.errors import ConfigError
-from numba_rl.rules.fills import Outcome
-from numba_rl.rules.user_reward import PARAMETERS, load_reward
+from numba_rl.rules.game import fresh_slot, make_play, play
+from numba_rl.rules.shaping import no_shaping
+from numba_rl.rules.user_reward import ARGUMENTS, load_reward
+
+HEAD = f"def reward({', '.join(ARGUMENTS)}):\n"
 
 
-def write(folder, text, name="mine.py"):
-    path = folder / name
-    path.write_text(text)
-    return path
+@pytest.fixture
+def written(tmp_path):
+    """Writes a file and gives FILE.py:NAME."""
+
+    def write(text, name="reward"):
+        path = tmp_path / "mine.py"
+        path.write_text(text)
+        return f"{path}:{name}"
+
+    return write
 
 
-def outcome(**fields):
-    """An Outcome of zeros but for `fields`."""
-    return Outcome(**{name: fields.get(name, 0.0) for name in Outcome._fields})
+def test_it_replaces_the_base_and_sees_all_nine_arguments(written):
+    body = "    return " + " + ".join(f"{10.0**k} * ({name} == {value})" for k, (name, value) in enumerate(
+        {"equity_before": 1000, "equity_after": 1089, "price_before": 100, "price_after": 110, "exposure_before": 0, "exposure_after": 1, "cost": 1, "drawdown": 0, "step": 7}.items()
+    ))  # fmt: skip
+    mine = make_play(load_reward(written(HEAD + body)))
+    r = rules(reward={"diversity": 1.0}, **costless(initial_capital=1000.0, fill_at="close", sizing="units", max_position=9.0, min_fee=1.0))
+    prices = bars([100.0, 110.0])
+    arguments = (fresh_slot(100.0, no_shaping(), r), 37, 100.0, *prices[1], 7, r)
+    slot, outcome, reward = mine(*arguments)
+    assert reward == 111_111_111.0 or math.isclose(reward, 111_111_111.0, rel_tol=1e-7)
+    assert slot == play(*arguments)[0] and outcome == play(*arguments)[1]  # the money is that of the game
 
 
-def body(line, parameters=PARAMETERS):
-    return f"import math\n\n\ndef reward({parameters}):\n    {line}\n"
+def test_the_result_is_float32_and_other_terms_are_added(written):
+    mine = make_play(load_reward(written("SCALE = 0.1\ndef helped(x):\n    return x\n" + HEAD + "    return SCALE if step > 2 else -1")))
+    r = rules(reward={"risk": 2.0}, **costless(fill_at="close"))
+    slot = fresh_slot(100.0, no_shaping(), r)
+    lost = mine(slot, 37, 100.0, 100.0, 100.0, 90.0, 90.0, 3, r)[2]
+    assert lost == pytest.approx(0.1 - 2.0 * 0.1, abs=1e-7) and mine(slot, 19, 100.0, 100.0, 100.0, 90.0, 90.0, 2, r)[2] == -1.0
+
+
+def test_it_may_use_its_own_functions_and_neighbours(written, tmp_path):
+    (tmp_path / "neighbour.py").write_text("from numba import njit\n@njit\ndef twice(x):\n    return 2 * x\n")
+    base = load_reward(written("import math\nimport numpy as np\nfrom neighbour import twice\n" + HEAD + "    return twice(math.log(np.exp(cost)))"))
+    r = rules(**costless(min_fee=3.0))
+    reward = make_play(base)(fresh_slot(100.0, no_shaping(), r), 37, 100.0, 100.0, 100.0, 100.0, 100.0, 0, r)[2]
+    assert reward == pytest.approx(6.0, rel=1e-6)
+    assert isinstance(np.float32(reward), np.float32)
 
 
 @pytest.mark.parametrize(
-    ("expression", "expected"),
+    ("text", "says"),
     [
-        ("equity_before", 100.0), ("equity_after", 110.0), ("price_before", 7.0), ("price_after", 8.0), ("exposure_before", -0.5),
-        ("exposure_after", 1.0), ("cost", 1.0 + 2.0 + 4.0 + 8.0 + 16.0), ("drawdown", 0.25), ("step", 33.0), ("1", 1.0),
-        ("price_after > price_before", 1.0), ("math.log(equity_after / equity_before)", np.log(1.1)),
-    ],
-)  # fmt: skip
-def test_each_parameter_is_what_it_is_called(tmp_path, expression, expected):
-    base = load_reward(f"{write(tmp_path, body(f'return {expression}'))}:reward")
-    step = outcome(
-        equity_before=100.0, equity_after=110.0, exposure_before=-0.5, exposure_after=1.0, fee=1.0, spread_cost=2.0, financing=4.0,
-        exit_fee=8.0, exit_spread_cost=16.0, drawdown=0.25,
-    )  # fmt: skip
-    paid = base(step, 7.0, 8.0, 33, None)
-    assert paid == pytest.approx(expected, rel=1e-6)
-
-
-def test_helpers_may_be_called_and_the_decorator_may_stand_already(tmp_path):
-    text = f"from numba import njit\n\n\n@njit\ndef twice(x):\n    return x + x\n\n\n@njit\ndef reward({PARAMETERS}):\n    return twice(cost)\n"
-    base = load_reward(f"{write(tmp_path, text)}:reward")
-    assert base(outcome(fee=3.0), 1.0, 1.0, 0, None) == 6.0
-
-
-def test_nothing_is_left_beside_the_file(tmp_path):
-    load_reward(f"{write(tmp_path, body('return cost'))}:reward")
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.py"]
-
-
-@pytest.mark.parametrize(
-    ("text", "name", "said"),
-    [
-        (body("return cost"), "rewards", "has no function rewards"),
-        ("reward = 3\n", "reward", "has no function reward"),
-        ("def reward(:\n", "reward", "fails: line 1: SyntaxError"),
-        ("import nothing_of_this_name\n", "reward", "fails: line 1: ModuleNotFoundError"),
-        (body("return 1.0", "equity_before, equity_after"), "reward", "takes 2 parameters; it must take nine: equity_before"),
-        (body("return 1.0", "*anything"), "reward", "takes 1 parameters; it must take nine"),
-        (body("return open(cost)"), "reward", "line 5: Untyped global name 'open'"),
-        (body("return equity.mean()"), "reward", "name 'equity' is not defined"),
-        (body("return cost.size"), "reward", "line 5: Unknown attribute 'size'"),
-        ("def helper(x):\n    return x\n\n\n" + body("return helper(cost)"), "reward", "put @njit on the functions that it calls"),
-        (body("return 'high'"), "reward", "must return a number on every path, not"),
-        (body("return cost, step"), "reward", "must return a number on every path, not"),
-        (body("cost + 1"), "reward", "must return a number on every path, not none"),
+        ("def reward(a, b):\n    return a\n", r"mine\.py, line 1: reward must take 9 arguments \(equity_before, .*, step\), it takes a, b"),
+        ("def reward(*all):\n    return 0\n", r"it takes \*all"),
+        ("def other():\n    pass\n", r"mine\.py has no function reward"),
+        ("reward = 3\n", r"reward in .*mine\.py is no function but a int"),
+        ("x = 1\ndef reward(:\n", r"mine\.py, line 2: invalid syntax"),
+        ("\nimport no_such_module\n", r"mine\.py, line 2: ModuleNotFoundError: No module named 'no_such_module'"),
+        ("def f():\n    return 1 / 0\nf()\n", r"mine\.py, line 2: ZeroDivisionError: division by zero"),
+        (HEAD + "    x = cost\n    return x + 'a'\n", r"mine\.py, line 3: reward does not compile: No implementation .*add"),
+        (HEAD + "    return unknown(cost)\n", r"mine\.py, line \d: reward does not compile: .*'unknown' is not defined"),
+        (HEAD + "    import math\n    return math.pi\n", r"mine\.py, line 2: reward does not compile: .*IMPORT_NAME"),
+        (HEAD + "    cost + 1\n", r"reward must return a number on every path, not nothing"),
+        (HEAD + "    if cost > 0:\n        return cost\n", r"number on every path, not sometimes nothing"),
+        (HEAD + "    return cost, step\n", r"must return a number on every path, not Tuple"),
+        ("import numpy as np\n" + HEAD + "    return np.random.rand()\n", r"uses random numbers, which a kernel cannot"),
+        ("import numpy as np\n" + HEAD + "    return np.array([cost, drawdown]).sum()\n", r"uses arrays or lists, which a kernel cannot"),
     ],
 )
-def test_what_cannot_be_used_gets_one_line(tmp_path, text, name, said):
-    path = write(tmp_path, text)
-    with pytest.raises(ConfigError) as caught:
-        load_reward(f"{path}:{name}")
-    message = str(caught.value)
-    assert said in message
-    assert "mine.py" in message
-    assert "\n" not in message
+def test_what_cannot_be_used_is_one_clear_line(written, text, says):
+    with pytest.raises(ConfigError) as error:
+        load_reward(written(text))
+    assert re.search(says, str(error.value)) and "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("spec", ["mine.py", ":reward", "mine.py:"])
-def test_a_spec_without_file_or_name(spec):
-    with pytest.raises(ConfigError, match=r"must be FILE\.py:NAME"):
-        load_reward(spec)
-
-
-def test_a_missing_file(tmp_path):
-    with pytest.raises(ConfigError, match="there is no file"):
-        load_reward(f"{tmp_path}/none.py:reward")
+def test_no_such_file_and_no_such_form(tmp_path):
+    with pytest.raises(ConfigError, match="there is no file .*absent.py"):
+        load_reward(f"{tmp_path}/absent.py:reward")
+    for place in ("mine.py", "mine.py:", ":reward"):
+        with pytest.raises(ConfigError, match="must be FILE.py:NAME"):
+            load_reward(place)
