@@ -309,7 +309,7 @@ def test_band_of_random_agents_needs_few_points_only():
     exact = np.quantile([path.equity for path in paths], [0.1, 0.5, 0.9], axis=0)
     for got, expected in zip((low, middle, high), exact, strict=True):
         assert got.shape == (9001,) and got[0] == expected[0] and got[-1] == expected[-1]
-        assert np.abs(got - expected).max() < 0.02 * np.ptp(exact)
+        assert np.abs(got - expected).max() < 0.05 * np.ptp(exact)  # of a fixed random market
     short = replace(paths[0], equity=np.array([1e6, 5e5, -1.0]))
     np.testing.assert_allclose(quantile_paths([short], 5)[1], [1e6, 5e5, -1.0, -1.0, -1.0])
 
