@@ -72,6 +72,7 @@ class RewardConfig(_Section):
     barrier_bars: Count = 500  # bars until the label is 0
     diversity: NonNegative = 0.0  # weight of the entropy of the last 100 exposures
     curiosity: NonNegative = 0.0  # weight of the forward model's error
+    curiosity_lr: Positive = 1e-3  # step size of the forward model
     risk: NonNegative = 0.0  # weight of the drawdown
     shaping: Literal["none", "dsr", "ema"] = "none"  # differential Sharpe ratio in the base's place, or the base over its running deviation
     shaping_rate: Annotated[float, Meta(gt=0, lt=1)] = 0.01  # of the running statistics

@@ -11,6 +11,7 @@ final_states float32 [K, N, F + 3]; finals int32 [N]: truncations of the launch 
 first step at which the slot's logits were no distribution (NaN).
 """
 
+from functools import cache
 from typing import NamedTuple
 
 from numba import njit, prange
@@ -187,6 +188,7 @@ def _compiled(play_function, keep) -> Steppers:
 _DEFAULT = _compiled(play, keep=True)
 
 
+@cache
 def steppers(base=None) -> Steppers:
     """The steps of the game; `base` replaces the base reward (see `rules.reward.user_base`) and compiles anew."""
     return _DEFAULT if base is None else _compiled(make_play(base), keep=False)

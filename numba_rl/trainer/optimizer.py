@@ -1,0 +1,82 @@
+"""Adam (Kingma and Ba 2015) over several networks whose parameters lie in one flat tensor, a step without a host read.
+
+Gradients lie flat too, so that the norm, the clipping and the step are each one operation. Gradients are clipped for each
+network by itself: the actor's step does not shrink because the critic's gradient is large. A step whose gradient is not
+finite, or that is told to `skip`, leaves weights, moments and step count untouched, bit for bit, and is counted.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+EPSILON = 1e-5  # as PPO implementations use it; 1e-8 lets rarely used weights jump
+
+
+class FlatAdam:
+    """Owns the parameters of `networks`: their tensors become views of `weights` float32 [P]."""
+
+    def __init__(self, networks: Mapping[str, nn.Module], lr: float, max_norm: float):
+        parameters = [parameter for network in networks.values() for parameter in network.parameters()]
+        device = parameters[0].device
+        self.names = list(networks)
+        self.max_norm = max_norm
+        self.weights = nn.Parameter(torch.cat([parameter.detach().reshape(-1) for parameter in parameters]))
+        self.weights.grad = torch.zeros_like(self.weights)
+        self.parts = []  # the gradient of each network
+        at = 0
+        for network in networks.values():
+            start = at
+            for parameter in network.parameters():
+                end = at + parameter.numel()
+                parameter.data = self.weights.data[at:end].view_as(parameter)
+                parameter.grad = self.weights.grad[at:end].view_as(parameter)
+                at = end
+            self.parts.append(self.weights.grad[start:at])
+        self.lr = torch.tensor(lr, dtype=torch.float32, device=device)
+        self.skipped = torch.zeros((), device=device)  # steps left out because a gradient was not finite
+        self.skipped_in_a_row = torch.zeros((), device=device)
+        self.adam = torch.optim.Adam([self.weights], lr=self.lr, eps=EPSILON, fused=True, capturable=device.type == "cuda")
+        self.adam.state[self.weights] = {
+            "step": torch.zeros((), device=device),
+            "exp_avg": torch.zeros_like(self.weights),
+            "exp_avg_sq": torch.zeros_like(self.weights),
+        }
+
+    def zero_grad(self) -> None:
+        """Set all gradients to 0; backward passes then add to them."""
+        self.weights.grad.zero_()
+
+    @torch.no_grad()
+    def step(self, skip: torch.Tensor) -> torch.Tensor:
+        """Clip and step; nothing changes where the scalar `skip` is 1 or a gradient is not finite.
+
+        Returns the gradient norms before clipping, [networks], NaN or infinity included.
+        """
+        norms = torch.stack([torch.linalg.vector_norm(part) for part in self.parts])
+        scales = (self.max_norm / (norms + 1e-6)).clamp_max(1.0)
+        for index, part in enumerate(self.parts):
+            part.mul_(scales[index])
+        broken = 1.0 - norms.isfinite().all().float()
+        counted = broken * (1.0 - skip)
+        self.skipped += counted
+        self.skipped_in_a_row.copy_((self.skipped_in_a_row + counted) * torch.maximum(broken, skip))
+        self.adam.found_inf = torch.maximum(broken, skip)  # the fused step reads it on the device
+        self.adam.step()
+        return norms
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Moments, step count and counters (not the weights), by name."""
+        state = self.adam.state[self.weights]
+        return {
+            "exp_avg": state["exp_avg"],
+            "exp_avg_sq": state["exp_avg_sq"],
+            "step": state["step"],
+            "skipped": self.skipped,
+            "skipped_in_a_row": self.skipped_in_a_row,
+        }
+
+    def load(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Take over what `state` gave."""
+        for name, tensor in self.state().items():
+            tensor.copy_(state[name])

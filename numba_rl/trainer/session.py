@@ -1,0 +1,286 @@
+"""One training run from settings to checkpoints: collect and update, log, validate, save, until done or asked to stop.
+
+Three checkpoints are kept in RUN/checkpoints: `latest` (every train.checkpoint_every epochs and whenever training ends),
+`best` (by validation) and `final` (when all steps were played). An epoch is one launch of the collector and the update on it.
+"""
+
+import contextlib
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numba
+import numpy as np
+import torch
+
+from numba_rl import gpu
+from numba_rl.collect.batched import BatchedCollector
+from numba_rl.config import Config
+from numba_rl.data.market import Market
+from numba_rl.errors import CheckpointError, ConfigError, UserError
+from numba_rl.rules.user_reward import load_reward
+from numba_rl.rundir import RunDir
+from numba_rl.settings import replace
+from numba_rl.signals import StopRequest
+from numba_rl.trainer import checkpoint
+from numba_rl.trainer.ppo import Ppo
+from numba_rl.trainer.tracking import Tracker
+
+PATIENCE = 5.0  # seconds that an epoch may go on after a stop was asked for; then it is undone
+SNAPSHOT_SECONDS = 1.0  # epochs longer than this are begun with a copy of the state to go back to
+
+_log = logging.getLogger("numba_rl")
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a training ended: steps and epochs in all, seconds in all, why, and the best figure of validation."""
+
+    steps: int
+    epochs: int
+    seconds: float
+    reason: str  # "finished", "interrupted", "time limit" or "plateau"
+    best: float | None
+
+
+class _EpochUndone(Exception):
+    """Raised within an epoch that takes too long to be waited for."""
+
+
+def train(
+    config: Config,
+    run: RunDir,
+    market: Market,
+    *,
+    stop: StopRequest | None = None,
+    progress: Callable[[dict], None] = lambda figures: None,
+    resume: bool = False,
+    validate: Callable[[checkpoint.Policy], float] | None = None,
+) -> Result:
+    """Train on `market` into `run`; with `resume`, from its latest checkpoint on, as if it had never stopped.
+
+    stop: asked between epochs, and within long ones. progress: called with the figures of every epoch (see _shown).
+    validate: policy -> figure to be maximised (-inf: none), called every train.validate_every epochs.
+    Raises UserError where the settings or the checkpoint do not fit, a file cannot be written, or training diverges.
+    """
+    with _threads(config.train.threads):
+        return _Session(config, run, market, stop or StopRequest(), progress, validate).run(resume)
+
+
+class _Session:
+    def __init__(self, config, run, market, stop, progress, validate):
+        self.config, self.run_dir, self.market = config, run, market
+        self.stop, self.progress = stop, progress
+        self.validate = validate if market.validation.stop - market.validation.start >= 2 else None
+        self.asked = math.inf  # when the loop first saw that it should stop
+        self.before, self.best, self.best_step, self.stale = 0.0, None, None, 0
+        self.undone = False  # the trainer's state is in the middle of an epoch, not to be saved
+
+    def run(self, resume: bool) -> Result:
+        self.trainer = build(self.config, self.market, self._poll, self._warn)
+        self.started = time.monotonic()
+        if resume:
+            self._load()
+        self._note()
+        if not resume:
+            self._save("latest")
+        trainer = self.trainer
+        self.done = trainer.steps, trainer.epochs
+        names = [*trainer.FIGURES, "charts/SPS", "validation/sharpe"]
+        board = self.run_dir.tensorboard if self.config.train.tensorboard else None
+        with Tracker(self.run_dir.metrics, board, names, segment=self.run_dir.segment, step=trainer.steps) as tracker:
+            reason = self._loop(tracker)
+        if reason in ("finished", "time limit", "plateau"):
+            self._save("final")
+        if not self.undone:
+            self._save("latest")
+        return Result(*self.done, self._seconds(), reason, self.best)
+
+    def _loop(self, tracker: Tracker) -> str:
+        trainer, settings = self.trainer, self.config.train
+        last = 0.0
+        while True:
+            reason = self._reason_to_stop()
+            if reason is not None:
+                return reason
+            # Without a copy, an epoch that is broken off leaves the run at its last checkpoint.
+            snapshot = self._state() if last > SNAPSHOT_SECONDS else None
+            begun = time.monotonic()
+            try:
+                trainer.epoch()
+            except _EpochUndone:
+                if snapshot is not None:
+                    self._save("latest", snapshot)
+                self.undone = True
+                return "interrupted"
+            self.done = trainer.steps, trainer.epochs
+            figures = trainer.statistics()
+            last = time.monotonic() - begun
+            figures["charts/SPS"] = trainer.steps_per_epoch / last
+            self._guard(figures)
+            ends = self._reason_to_stop() not in (None, "interrupted")
+            if self.validate is not None and (trainer.epochs % settings.validate_every == 0 or ends):
+                figures["validation/sharpe"] = self._validate()
+            tracker.add(figures, step=trainer.steps, epoch=trainer.epochs, seconds=self._seconds())
+            self.progress(_shown(trainer.steps, figures))
+            if trainer.epochs % settings.checkpoint_every == 0 and not ends:
+                self._save("latest")
+
+    def _reason_to_stop(self) -> str | None:
+        if self.trainer.steps >= self.config.train.steps:
+            return "finished"
+        if self.config.train.time_limit is not None and self._seconds() >= self.config.train.time_limit:
+            return "time limit"
+        patience = self.config.guard.plateau_patience
+        if patience and self.stale >= patience:
+            return "plateau"
+        return "interrupted" if self.stop.requested is not None else None
+
+    def _poll(self) -> None:
+        """Called within an epoch: breaks it off where a stop was asked for and the epoch does not end soon."""
+        if self.stop.requested is None:
+            return
+        now = time.monotonic()
+        self.asked = min(self.asked, now)
+        if now - self.asked > PATIENCE:
+            raise _EpochUndone
+
+    def _guard(self, figures: dict[str, float]) -> None:
+        """UserError once too many updates in a row were skipped, since nothing is learned any more."""
+        guard = self.config.guard
+        skipped = self.trainer.skipped_in_a_row()
+        if not guard.enabled or skipped < guard.max_skipped:
+            return
+        if figures.get("rollout/broken_slots", 0) > 0:
+            cause = "the policy's logits are not finite; lower the learning rate"
+        elif not math.isfinite(figures.get("rollout/reward_mean", 0.0)):
+            cause = "rewards are not finite; look at the reward function and the prices"
+        else:
+            cause = "losses or gradients are not finite; lower the learning rate or the reward's scale"
+        raise UserError(
+            f"training stopped at step {self.trainer.steps:,}: {skipped} updates in a row had to be skipped, {cause}; "
+            f"the last good checkpoint is {self.run_dir.checkpoints / 'latest.safetensors'}"
+        )
+
+    def _validate(self) -> float:
+        score = float(self.validate(self.trainer.policy(self.market)))
+        if score > (-math.inf if self.best is None else self.best):
+            self.best, self.best_step, self.stale = score, self.trainer.steps, 0
+            self._save("best")
+        else:
+            self.stale += 1
+        return score
+
+    # ------------------------------------------------------------------------------------------------- state
+
+    def _state(self):
+        """Everything that a checkpoint holds, copied: (tensors, JSON)."""
+        trainer = self.trainer
+        tensors = {name: value.clone() if torch.is_tensor(value) else np.copy(value) for name, value in trainer.state().items()}
+        progress = {
+            "steps": trainer.steps, "epochs": trainer.epochs, "seconds": self._seconds(), "best": self.best, "best_step": self.best_step,
+            "stale": self.stale, "device": self.trainer.device.type, "precision": trainer.precision, "threads": torch.get_num_threads(),
+        }  # fmt: skip
+        return tensors, checkpoint.describe(self.config, self.market, **progress)
+
+    def _save(self, name: str, state=None) -> None:
+        tensors, metadata = state or self._state()
+        checkpoint.save(self.run_dir.checkpoints / f"{name}.safetensors", tensors, metadata)
+
+    def _load(self) -> None:
+        path = self.run_dir.checkpoints / "latest.safetensors"
+        saved = checkpoint.load(path)
+        checkpoint.refuse_changes(saved, self.config, self.market)
+        try:
+            self.trainer.load(saved.tensors)
+            self.before = float(saved.metadata["seconds"])
+            self.best, self.best_step, self.stale = (saved.metadata[name] for name in ("best", "best_step", "stale"))
+        except (KeyError, RuntimeError, ValueError, TypeError) as error:
+            raise CheckpointError(f"{path}: lacks what a resume needs ({' '.join(str(error).split())}); train anew") from None
+        threads = saved.metadata.get("threads")
+        if self.trainer.device.type == "cpu" and threads != torch.get_num_threads():
+            self._warn(f"resumed with {torch.get_num_threads()} threads instead of {threads}: sums may round differently than in a run without a break")
+
+    def _seconds(self) -> float:
+        return self.before + time.monotonic() - self.started
+
+    def _note(self) -> None:
+        """Write what this run really uses into its directory."""
+        trainer, market = self.trainer, self.market
+        collector = trainer.collector
+        used = {"device": str(trainer.device), "precision": trainer.precision, "collector": type(collector).__name__}
+        self.run_dir.update(**used, bars_digest=market.bars_digest, features_digest=market.features_digest, source=market.source)
+        self.run_dir.log(
+            f"{trainer.name} on {trainer.device}, {trainer.precision}, {torch.get_num_threads()} threads, {used['collector']}: "
+            f"{collector.episodes} episodes x {collector.steps} steps an epoch"
+        )
+
+    def _warn(self, line: str) -> None:
+        self.run_dir.log(f"warning: {line}")
+        _log.warning(line)
+
+
+def build(config: Config, market: Market, poll=lambda: None, warn: Callable[[str], None] = _log.warning):
+    """The trainer of config.algorithm on the device and with the collector that the settings ask for, everything compiled.
+
+    A GPU that cannot be used gives a warning and the CPU path.
+    """
+    base = load_reward(config.reward.function) if config.reward.function else None
+    if pick_device(config, warn).type == "cuda":
+        try:
+            return _built(config, market, torch.device("cuda"), base, poll)
+        except (RuntimeError, gpu.cuda.CudaSupportError) as error:  # out of memory is a RuntimeError too
+            warn(f"the GPU cannot be used ({' '.join(str(error).split())[:200]}); training goes on on the CPU path")
+    return _built(config, market, torch.device("cpu"), base, poll)
+
+
+def _built(config, market, device, base, poll):
+    _trainer(_tiny(config), market, device, base).epoch()  # compiles before the first signal can be lost in a compiler
+    return _trainer(config, market, device, base, poll)
+
+
+def _trainer(config: Config, market: Market, device: torch.device, base, poll=lambda: None):
+    if config.algorithm != "ppo":
+        raise ConfigError(f"algorithm = {config.algorithm}: this version trains ppo only")
+    if config.train.collector == "fused":
+        raise ConfigError("train.collector = fused needs a GPU and a kernel for this network; use auto or batched")
+    return Ppo(config, BatchedCollector(market, config, device=device, base=base), poll)
+
+
+def _tiny(config: Config) -> Config:
+    return replace(config, {"episodes.count": 2, "episodes.launch": 2, "ppo.epochs": 1, "ppo.minibatches": 1})
+
+
+def pick_device(config: Config, warn: Callable[[str], None]) -> torch.device:
+    """The device that train.device means on this machine."""
+    if config.train.device == "cpu" or gpu.SIMULATED:
+        return torch.device("cpu")
+    usable = torch.cuda.is_available() and gpu.available()
+    if config.train.device == "cuda" and not usable:
+        warn("train.device = cuda, but there is no GPU that torch and numba-cuda can both use (`rltrain doctor` says why); using the CPU path")
+    return torch.device("cuda" if usable else "cpu")
+
+
+@contextlib.contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    """torch and Numba on `count` threads (None: as they are) for the time of a training."""
+    before = torch.get_num_threads(), numba.get_num_threads()
+    if count is not None:
+        torch.set_num_threads(count)
+        numba.set_num_threads(min(count, numba.config.NUMBA_NUM_THREADS))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before[0])
+        numba.set_num_threads(before[1])
+
+
+def _shown(step: int, figures: dict[str, float]) -> dict[str, float]:
+    """What a progress display shows of an epoch."""
+    names = {
+        "steps_per_second": "charts/SPS", "reward": "rollout/reward_mean", "approx_kl": "losses/approx_kl", "entropy": "losses/entropy",
+        "validation_sharpe": "validation/sharpe",
+    }  # fmt: skip
+    return {"step": step} | {shown: figures[name] for shown, name in names.items() if name in figures}
