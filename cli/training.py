@@ -25,12 +25,14 @@ def say_market(market: "Market") -> None:
 
 def work(config: Config, run: RunDir, market: "Market", *, resume: bool) -> None:
     """Train until done or asked to stop, and say how it ended. A signal exits with its code after everything was saved."""
+    from numba_rl.evaluate.session import validator
     from numba_rl.trainer import session
 
     started = time.monotonic()
     click.echo(f"run: {run.path}")
+    validate = validator(market, config)
     with StopRequest() as stop, TrainingProgress(config.train.steps, config.train.time_limit) as progress:
-        result = session.train(config, run, market, stop=stop, progress=progress.update, resume=resume)
+        result = session.train(config, run, market, stop=stop, progress=progress.update, resume=resume, validate=validate)
     signal = stop.requested
     if signal is not None:
         run.finish("interrupted", signal)

@@ -7,6 +7,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+import numba_rl.evaluate
+import numba_rl.trainer
 from numba_rl import rundir, settings
 from numba_rl.errors import UserError
 from numba_rl.rundir import RunDir
@@ -16,6 +18,7 @@ MARKET = SimpleNamespace(
     source="bars.csv.gz", bars_per_year=252.0, names=("a", "b"), notices=("2 rows were sorted",),
     train=range(60), validation=range(60, 80), test=range(80, 100),
 )  # fmt: skip
+VALIDATE = object()
 
 
 @pytest.fixture
@@ -28,10 +31,15 @@ def trainer(monkeypatch, tmp_path):
     market = ModuleType("numba_rl.data.market")
     market.load_market = lambda config: MARKET
     monkeypatch.setitem(sys.modules, "numba_rl.data.market", market)
+    judge = ModuleType("numba_rl.evaluate.session")
+    judge.validator = lambda market, config: VALIDATE
+    monkeypatch.setitem(sys.modules, "numba_rl.evaluate.session", judge)
+    monkeypatch.setattr(sys.modules["numba_rl.evaluate"], "session", judge, raising=False)
     calls = []
 
     def install(train):
-        def recorded(config, run, market, *, stop, progress, resume):
+        def recorded(config, run, market, *, stop, progress, resume, validate):
+            assert validate is VALIDATE
             calls.append((config, resume))
             progress({"step": 1})
             return train(run, stop)
@@ -41,8 +49,6 @@ def trainer(monkeypatch, tmp_path):
         monkeypatch.setitem(sys.modules, "numba_rl.trainer.session", session)
         monkeypatch.setattr(sys.modules["numba_rl.trainer"], "session", session, raising=False)
         return calls
-
-    import numba_rl.trainer  # noqa: F401
 
     yield install
     for number, handler in handlers.items():
