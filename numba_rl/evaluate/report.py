@@ -117,19 +117,43 @@ def render_report(data: ReportData) -> str:
         *([_settings_section(data.config)] if data.config else []),
         _definitions_section(),
     ]
+    return render_page(
+        data.title,
+        _subtitle(data),
+        body,
+        verdict=data.statistics.verdict,
+        level=data.statistics.level,
+        tiles=_tiles(data, own, columns),
+        warnings=[*_warnings(data, own), *data.warnings],
+        interrupted=data.interrupted,
+    )
+
+
+def render_page(
+    title: str,
+    subtitle: str,
+    body: Sequence[Section],
+    *,
+    verdict: str = "",
+    level: str = "none",
+    tiles: Sequence[tuple[str, str | Markup, str]] = (),
+    warnings: Sequence[str] = (),
+    interrupted: str | None = None,
+) -> str:
+    """A page of sections that stands alone, as HTML text."""
     folder = resources.files("numba_rl.evaluate")
     parts = {name: (folder / f"report.{name}").read_text(encoding="utf-8") for name in ("html", "css", "js")}
     page = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined).from_string(
         parts["html"]
     )
     return page.render(
-        title=data.title,
-        subtitle=_subtitle(data),
-        verdict=data.statistics.verdict,
-        level=data.statistics.level,
-        tiles=_tiles(data, own, columns),
-        warnings=[*_warnings(data, own), *data.warnings],
-        interrupted=data.interrupted,
+        title=title,
+        subtitle=subtitle,
+        verdict=verdict,
+        level=level,
+        tiles=tiles,
+        warnings=warnings,
+        interrupted=interrupted,
         sections=body,
         css=Markup(parts["css"]),
         js=Markup(parts["js"]),
