@@ -29,7 +29,8 @@ class Backtest:
     there is none. target, exposure [n]: asked for, and held after the fill. position [n] units after the fill. price [n]
     of the fill before the spread, the close where nothing filled. traded [n] units. fee, spread_cost, financing [n]
     money, those of an exit included. reward float32 [n]. terminated: ruined, the arrays end there. closed_at_end: an open
-    position was closed at the last close, at cost.
+    position was closed at the last close, at cost. exit_notional [n]: money of forced exits within the arrays, None: none but
+    the one at the end that the two flags tell of.
     """
 
     timestamp: np.ndarray
@@ -53,6 +54,7 @@ class Backtest:
     name: str
     multiplier: float
     trades: Trades
+    exit_notional: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.action)

@@ -23,6 +23,7 @@ __all__ = [
     "TradeTotals",
     "compute_metrics",
     "drawdowns",
+    "exit_notional",
     "metrics_table",
     "notional",
     "rank_value",
@@ -296,12 +297,20 @@ def metrics_table(
 
 
 def notional(backtest) -> np.ndarray:
-    """Money traded at each step of a ``Backtest`` without sign, float64 [n]; the exit that ends it is part of the last step."""
-    traded = np.abs(np.asarray(backtest.traded) * np.asarray(backtest.price)) * backtest.multiplier
-    if len(traded) and (backtest.closed_at_end or backtest.terminated):
-        held = (backtest.position[-2] if len(traded) > 1 else 0.0) + backtest.traded[-1]
-        traded[-1] += abs(held * backtest.close[-1]) * backtest.multiplier
-    return traded
+    """Money traded at each step of a ``Backtest`` without sign, float64 [n]; an exit that was forced is part of its step."""
+    return np.abs(np.asarray(backtest.traded) * np.asarray(backtest.price)) * backtest.multiplier + exit_notional(backtest)
+
+
+def exit_notional(backtest) -> np.ndarray:
+    """The part of ``notional`` that closed positions at the end of a window or after a ruin, float64 [n]."""
+    known = getattr(backtest, "exit_notional", None)
+    if known is not None:
+        return known
+    money = np.zeros(len(backtest.traded))
+    if len(money) and (backtest.closed_at_end or backtest.terminated):
+        held = (backtest.position[-2] if len(money) > 1 else 0.0) + backtest.traded[-1]
+        money[-1] = abs(held * backtest.close[-1]) * backtest.multiplier
+    return money
 
 
 def compute_metrics(backtest) -> dict[str, float | None]:

@@ -11,7 +11,7 @@ from numba_rl.evaluate.blocks import Figures, Section, Table, signed
 from numba_rl.evaluate.charts import Line, line_chart
 from numba_rl.evaluate.formatting import show, time_text
 from numba_rl.evaluate.maps import heat_map
-from numba_rl.evaluate.metrics import notional
+from numba_rl.evaluate.metrics import exit_notional, notional
 from numba_rl.evaluate.svg import time_axis
 from numba_rl.rules.actions import EXPOSURE_NAMES, ORDER_NAMES, URGENCY_NAMES
 from numba_rl.rules.fills import SAME_EXPOSURE
@@ -46,20 +46,17 @@ def _order_costs(agent: Backtest) -> Table:
     sent = (np.abs(agent.target - before) > SAME_EXPOSURE) | (agent.traded != 0)
     filled = agent.traded != 0
     group = np.where(agent.action >= 0, agent.action % 9, -1)
-    money = np.abs(agent.traded * agent.price) * agent.multiplier
-    fee, spread = agent.fee.copy(), agent.spread_cost.copy()
+    money, fee, spread = notional(agent), agent.fee, agent.spread_cost
     rows = []
-    ending = agent.closed_at_end or agent.terminated
-    if ending:
-        group[-1] = 9  # its costs hold those of the exit and cannot be told apart
-        money = notional(agent)
+    group[exit_notional(agent) > 0] = 9  # costs there hold those of the exit and cannot be told apart
     for k in range(10):
         these = group == k
         orders = int(np.count_nonzero(sent & these))
         traded, fees, lost = (float(part[these].sum()) for part in (money, fee, spread))
         if not orders and not traded:
             continue
-        name = "Last bar, with the exit at the end" if k == 9 else f"{ORDER_NAMES[k // 3]}, {URGENCY_NAMES[k % 3]}"
+        last = "Last bar" if agent.exit_notional is None else "Last bars of windows"
+        name = f"{last}, with the exit at the end" if k == 9 else f"{ORDER_NAMES[k // 3]}, {URGENCY_NAMES[k % 3]}"
         share = None if k == 9 or not orders else float(np.count_nonzero(filled & these)) / orders
         rate = (fees + lost) / traded * 1e4 if traded else None
         rows.append(
