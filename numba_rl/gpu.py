@@ -7,19 +7,20 @@ interface (a torch tensor, a CuPy array) becomes a kernel argument through `view
 """
 
 import types
-import warnings
 
 import numba
 import numpy as np
 from numba import config as numba_config
 from numba import cuda, float32, int32, int64, njit, uint32
-from numba.core.errors import NumbaPerformanceWarning
 
 SIMULATED = bool(numba_config.ENABLE_CUDASIM)
 FULL_MASK = 0xFFFFFFFF
 
-# Small grids are meant: a block per episode, one block for a scan.
-warnings.filterwarnings("ignore", category=NumbaPerformanceWarning)
+if not SIMULATED:
+    from numba.cuda.core import config as cuda_config
+
+    # Small grids are meant: a block per episode, one block for a scan.
+    cuda_config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
 
 if SIMULATED:
     import sys

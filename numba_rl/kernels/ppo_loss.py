@@ -39,22 +39,25 @@ def make_ppo_loss(actions, hidden_pairs, lanes=32, warps=8):
     hidden_column = 2 * logit_pairs
     head_column = hidden_column + 2 * hidden_pairs
     columns = head_column + 2 * hidden_pairs + 1
+    width = columns + SUMS
+    own_logits = 2 * logit_steps  # of a lane
+    own_hidden = 2 * hidden_steps
 
     def ppo_loss(
         logits, logit_bias, hidden, head, taken, old_log_probs, advantages, returns, moments, minibatch, settings,
         logit_gradient, hidden_gradient, partial, actor_offset, critic_offset, sums,
     ):  # fmt: skip
         scratch = cuda.shared.array(32, float32)
-        gathered = cuda.shared.array((warps, columns + SUMS), float32)
+        gathered = cuda.shared.array((warps, width), float32)
         lane = cuda.threadIdx.x % lanes
         warp = cuda.threadIdx.x // lanes
-        x = cuda.local.array(2 * logit_steps, float32)
-        p = cuda.local.array(2 * logit_steps, float32)
-        bias_sum = cuda.local.array(2 * logit_steps, float32)
-        h = cuda.local.array(2 * hidden_steps, float32)
-        weight = cuda.local.array(2 * hidden_steps, float32)
-        weight_sum = cuda.local.array(2 * hidden_steps, float32)
-        hidden_sum = cuda.local.array(2 * hidden_steps, float32)
+        x = cuda.local.array(own_logits, float32)
+        p = cuda.local.array(own_logits, float32)
+        bias_sum = cuda.local.array(own_logits, float32)
+        h = cuda.local.array(own_hidden, float32)
+        weight = cuda.local.array(own_hidden, float32)
+        weight_sum = cuda.local.array(own_hidden, float32)
+        hidden_sum = cuda.local.array(own_hidden, float32)
         head_bias = head[2 * hidden_pairs]
         for k in range(hidden_steps):
             pair = lane + k * lanes
@@ -65,7 +68,7 @@ def make_ppo_loss(actions, hidden_pairs, lanes=32, warps=8):
             weight_sum[2 * k + 1] = float32(0.0)
             hidden_sum[2 * k] = float32(0.0)
             hidden_sum[2 * k + 1] = float32(0.0)
-        for k in range(2 * logit_steps):
+        for k in range(own_logits):
             bias_sum[k] = float32(0.0)
         mean = moments[minibatch, 0]
         inverse_deviation = moments[minibatch, 1]
@@ -90,7 +93,7 @@ def make_ppo_loss(actions, hidden_pairs, lanes=32, warps=8):
                 top = max(top, max(x[2 * k], x[2 * k + 1]))
             top = warp_max(top, scratch)
             total = float32(0.0)
-            for k in range(2 * logit_steps):
+            for k in range(own_logits):
                 p[k] = float32(math.exp(x[k] - top))
                 total += p[k]
             total = warp_sum(total, scratch)
@@ -182,7 +185,7 @@ def make_ppo_loss(actions, hidden_pairs, lanes=32, warps=8):
             gathered[warp, columns + 6] = float32(0.0)
             gathered[warp, columns + 7] = float32(0.0)
         cuda.syncthreads()
-        for column in range(cuda.threadIdx.x, columns + SUMS, cuda.blockDim.x):
+        for column in range(cuda.threadIdx.x, width, cuda.blockDim.x):
             total = float32(0.0)
             for other in range(warps):
                 total += gathered[other, column]

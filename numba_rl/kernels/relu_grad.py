@@ -15,9 +15,10 @@ ROWS = 8  # rows of a block at a time
 
 def make_relu_grad(lanes=32):
     """The kernel for blocks of `lanes` pair columns: 32 on a GPU, fewer in the simulator."""
+    width = 2 * lanes
 
     def relu_grad(gradient, hidden, partial, offset):
-        sums = cuda.shared.array((ROWS, 2 * lanes), float32)
+        sums = cuda.shared.array((ROWS, width), float32)
         lane = cuda.threadIdx.x % lanes
         row = cuda.threadIdx.x // lanes
         column = cuda.blockIdx.x * lanes + lane

@@ -229,4 +229,4 @@ class DeviceReplay:
 
     def capturing(self) -> bool:
         """Whether calls are being recorded into a CUDA graph."""
-        return self.device.type == "cuda" and torch.cuda.is_current_streamcapturing()
+        return self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
