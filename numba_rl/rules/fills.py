@@ -38,6 +38,7 @@ class Outcome(NamedTuple):
     position_after: float
     drawdown: float  # share of the equity peak lost, at the close of t + 1
     terminated: int
+    filled_at: float  # price of the order's fill, spread included; `price` where nothing was filled
 
 
 @njit(error_model="numpy")
@@ -88,6 +89,14 @@ def limit_fill(close, open_next, high_next, low_next, buys, patience, spread, ti
 
 
 @njit(error_model="numpy")
+def drawdown_of(portfolio, equity):
+    """Share of the equity peak that is lost at `equity`; 0 where there never was a peak above 0."""
+    if portfolio.peak > 0.0:
+        return (portfolio.peak - equity) / portfolio.peak
+    return 0.0
+
+
+@njit(error_model="numpy")
 def advance(portfolio, action, close, open_next, high_next, low_next, close_next, rules):
     """Play one step: the order of `action` decided at `close`, its fill in the next bar, the mark at `close_next`.
 
@@ -104,6 +113,7 @@ def advance(portfolio, action, close, open_next, high_next, low_next, close_next
 
     units = 0.0
     price = close
+    fill_price = close
     fee = 0.0
     spread_cost = 0.0
     ruined = equity_at(portfolio, reference, rules) <= rules.equity_floor
@@ -165,9 +175,6 @@ def advance(portfolio, action, close, open_next, high_next, low_next, close_next
         portfolio = mark(portfolio, close_next, 0.0, rules)
 
     equity_after = equity_at(portfolio, close_next, rules)
-    drawdown = 0.0
-    if portfolio.peak > 0.0:
-        drawdown = (portfolio.peak - equity_after) / portfolio.peak
     outcome = Outcome(
         equity_before,
         equity_after,
@@ -184,7 +191,8 @@ def advance(portfolio, action, close, open_next, high_next, low_next, close_next
         exposure_after,
         position_before,
         position_after,
-        drawdown,
+        drawdown_of(portfolio, equity_after),
         1 if ruined else 0,
+        fill_price if units != 0.0 else price,
     )
     return portfolio, outcome
