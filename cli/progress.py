@@ -17,7 +17,7 @@ FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
     "reward": ("reward", lambda value: f"{value:+.4f}"),
     "approx_kl": ("KL", lambda value: f"{value:.4f}"),
     "entropy": ("entropy", lambda value: f"{value:.2f}"),
-    "validation_sharpe": ("validation Sharpe", lambda value: f"{value:+.2f}"),
+    "validation_sharpe": ("validation Sharpe per bar", lambda value: f"{value:+.4f}"),
 }
 
 
@@ -50,7 +50,7 @@ class TrainingProgress:
             self._bar.update(self._task, completed=step, description=self._text(step, now))
         elif now - self._last_line >= _LINE_SECONDS or step >= self.steps:
             self._last_line = now
-            self.console.print(f"{100 * step / self.steps:3.0f}%  {self._text(step, now)}", highlight=False, soft_wrap=True)
+            self.console.print(f"{min(100 * step / self.steps, 100):3.0f}%  {self._text(step, now)}", highlight=False, soft_wrap=True)
 
     def _text(self, step: int, now: float) -> str:
         parts = [f"{step:,} of {self.steps:,} steps"]

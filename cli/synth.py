@@ -1,4 +1,4 @@
-"""`rltrain data synth`: a synthetic market with a known answer, as a file."""
+"""`rltrain data synth`: write a synthetic market to a file."""
 
 from pathlib import Path
 
@@ -6,24 +6,43 @@ import rich_click as click
 
 from numba_rl.errors import UserError
 
+KINDS = {
+    "random_walk": "nothing can be earned",
+    "mean_reverting": "the log price returns to its mean",
+    "momentum": "the drift switches between up and down",
+}
+
 
 @click.command()
-@click.argument("out", type=click.Path())
-@click.option("--kind", type=click.Choice(["mean_reverting", "momentum", "random_walk"]), default="mean_reverting", show_default=True)
-@click.option("--bars", type=click.IntRange(min=1), default=40_000, show_default=True, help="One-minute bars.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-def synth(out: str, kind: str, bars: int, seed: int) -> None:
-    """Write a synthetic market to OUT: .csv, .csv.gz, .parquet or .feather.
+@click.argument("kind", type=click.Choice(list(KINDS)))
+@click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="Ends with .csv, .csv.gz, .csv.zst, .parquet or .feather.")
+@click.option("--bars", default=100_000, show_default=True, type=click.IntRange(1), help="Number of one-minute bars.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**32 - 1), help="The same seed draws the same bars.")
+@click.option("--price", default=100.0, show_default=True, help="Price to start from, or to return to.")
+@click.option("--sigma", type=float, help="Deviation of a bar's log return.")
+@click.option("--phi", type=float, help="mean_reverting: share of the deviation that is left after a bar.")
+@click.option("--drift", type=float, help="momentum: expected log return of a bar, up or down.")
+@click.option("--switch", type=float, help="momentum: chance that the direction changes in a bar.")
+@click.option("--force", is_flag=True, help="Overwrite the file if there is one.")
+def synth(kind: str, out: Path, bars: int, seed: int, price: float, force: bool, **settings: float | None) -> None:
+    """Make a synthetic market with a known answer.
 
-    On random_walk nothing can be earned; mean_reverting and momentum hide a signal. Existing files are not overwritten.
+    KIND is random_walk (nothing can be earned), mean_reverting (the log price returns to its mean) or momentum (the drift
+    switches between up and down). Bars open at the close before, and their highs and lows are those of a Brownian bridge.
 
-    Example: rltrain data synth market.parquet --kind momentum --bars 100000
+    Example: rltrain data synth mean_reverting --bars 200000 --seed 1 --out market.csv.gz
     """
     from numba_rl.data.synthetic import generate
-    from numba_rl.data.write import write_bars
+    from numba_rl.data.writer import check_suffix, write_bars
 
-    if Path(out).exists():
-        raise UserError(f"{out} is there already; choose another name")
-    made = generate(kind, bars, seed).bars
-    write_bars(out, made)
-    click.echo(f"{out}: {len(made):,} bars of a {kind} market, seed {seed}")
+    check_suffix(out)
+    if out.exists() and not force:
+        raise UserError(f"{out} exists already; choose another file, or overwrite it with --force")
+    if not out.parent.is_dir():
+        raise UserError(f"{out.parent} is no directory; make it first")
+    made = generate(kind, bars, seed, price=price, **{name: value for name, value in settings.items() if value is not None})
+    try:
+        write_bars(made.bars, out)
+    except OSError as problem:
+        raise UserError(f"{out} cannot be written: {problem.strerror or problem}") from problem
+    click.echo(f"{out}: {bars:,} one-minute bars, {kind} ({KINDS[kind]}), seed {seed}")

@@ -75,6 +75,7 @@ def _start(config: Config, out: str | None, *, overwrite: bool) -> None:
     name = f"{config.algorithm}-{Path(market.source).name.partition('.')[0]}"
     with RunDir.create(out, config, name=name, overwrite=overwrite) as run:
         work(config, run, market, resume=False)
+        click.echo(f"next: rltrain evaluate {run.path}")
 
 
 def _resume(path: str, algorithm: str, given: dict[str, tuple[str, Any]], *, others: bool) -> None:

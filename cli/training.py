@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 def say_market(market: "Market") -> None:
     """Two lines on what was read, and its notices."""
     train, validation, test = (f"{span.stop - span.start:,}" for span in (market.train, market.validation, market.test))
-    click.echo(f"market: {market.source}, {market.bars_per_year:,.0f} bars per year, {len(market.names)} features")
+    year = f"{market.bars_per_year:,.0f} bars per year" if market.bars_per_year > 0 else "bars per year unknown"
+    click.echo(f"market: {market.source}, {year}, {len(market.names)} features")
     click.echo(f"bars: {train} to train, {validation} to validate, {test} to test")
     for notice in market.notices:
         click.echo(f"note: {notice}")
@@ -33,9 +34,12 @@ def work(config: Config, run: RunDir, market: "Market", *, resume: bool) -> None
     validate = validator(market, config)
     with StopRequest() as stop, TrainingProgress(config.train.steps, config.train.time_limit) as progress:
         result = session.train(config, run, market, stop=stop, progress=progress.update, resume=resume, validate=validate)
+    took = clock(time.monotonic() - started)
     signal = stop.requested
-    if signal is not None:
-        run.finish("interrupted", signal)
-        click.echo(f"interrupted by {signal} at step {result.steps:,}, saved: `rltrain resume {run.path}` goes on from there")
-        raise click.exceptions.Exit(EXIT_CODES[signal])
-    click.echo(f"done: {result.steps:,} steps in {clock(time.monotonic() - started)}")
+    if signal is None:
+        best = "" if result.best is None else f", best validation Sharpe ratio per bar {result.best:+.4f}"
+        click.echo(f"done ({result.reason}): {result.steps:,} steps, {took}{best}")
+        return
+    run.finish("interrupted" if result.reason == "interrupted" else "finished", signal)
+    click.echo(f"{signal}: stopped at step {result.steps:,}, {took}, saved; `rltrain resume {run.path}` goes on from there")
+    raise click.exceptions.Exit(EXIT_CODES[signal])

@@ -22,7 +22,7 @@ from numba_rl.data.market import Market
 from numba_rl.errors import CheckpointError, ConfigError, UserError
 from numba_rl.rules.user_reward import load_reward
 from numba_rl.rundir import RunDir
-from numba_rl.settings import replace
+from numba_rl.settings import check, replace
 from numba_rl.signals import StopRequest
 from numba_rl.trainer import checkpoint
 from numba_rl.trainer.ppo import Ppo
@@ -65,6 +65,7 @@ def train(
     validate: policy -> figure to be maximised (-inf: none), called every train.validate_every epochs.
     Raises UserError where the settings or the checkpoint do not fit, a file cannot be written, or training diverges.
     """
+    check(config)
     with _threads(config.train.threads):
         return _Session(config, run, market, stop or StopRequest(), progress, validate).run(resume)
 

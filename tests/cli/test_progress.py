@@ -25,11 +25,11 @@ def test_plain_lines_come_every_ten_seconds_and_keep_the_last_figures(monkeypatc
         (1, {"step": 100, "steps_per_second": 50.0, "reward": 0.5, "validation_sharpe": 1.25}),
         (11, {"step": 500, "steps_per_second": 50.0, "approx_kl": 0.01, "entropy": float("nan")}),
         (12, {"step": 600, "steps_per_second": 50.0}),
-        (13, {"step": 1000, "steps_per_second": 50.0}),
+        (13, {"step": 1010, "steps_per_second": 50.0}),
     ]
     first, last = shown(updates, terminal=False, monkeypatch=monkeypatch).splitlines()
-    assert first == " 50%  500 of 1,000 steps, 50 steps/s, reward +0.5000, KL 0.0100, validation Sharpe +1.25, 0:10 left"
-    assert last.startswith("100%  1,000 of 1,000 steps")
+    assert first == " 50%  500 of 1,000 steps, 50 steps/s, reward +0.5000, KL 0.0100, validation Sharpe per bar +1.2500, 0:10 left"
+    assert last.startswith("100%  1,010 of 1,000 steps")
 
 
 def test_the_time_limit_counts_where_it_comes_first(monkeypatch):

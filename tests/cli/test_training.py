@@ -1,5 +1,6 @@
 """The glue of `train` and `resume`: status, exit code, directory and settings, with a trainer that is a few lines long."""
 
+import importlib
 import os
 import signal
 import sys
@@ -7,8 +8,6 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-import numba_rl.evaluate
-import numba_rl.trainer
 from numba_rl import rundir, settings
 from numba_rl.errors import UserError
 from numba_rl.rundir import RunDir
@@ -28,14 +27,14 @@ def trainer(monkeypatch, tmp_path):
     for name in [name for name in os.environ if name.startswith("RLTRAIN_")]:
         monkeypatch.delenv(name)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    market = ModuleType("numba_rl.data.market")
-    market.load_market = lambda config: MARKET
-    monkeypatch.setitem(sys.modules, "numba_rl.data.market", market)
-    judge = ModuleType("numba_rl.evaluate.session")
-    judge.validator = lambda market, config: VALIDATE
-    monkeypatch.setitem(sys.modules, "numba_rl.evaluate.session", judge)
-    monkeypatch.setattr(sys.modules["numba_rl.evaluate"], "session", judge, raising=False)
     calls = []
+
+    def put(name, **contents):
+        module = ModuleType(name)
+        vars(module).update(contents)
+        monkeypatch.setitem(sys.modules, name, module)
+        package, _, leaf = name.rpartition(".")
+        monkeypatch.setattr(importlib.import_module(package), leaf, module, raising=False)
 
     def install(train):
         def recorded(config, run, market, *, stop, progress, resume, validate):
@@ -44,12 +43,11 @@ def trainer(monkeypatch, tmp_path):
             progress({"step": 1})
             return train(run, stop)
 
-        session = ModuleType("numba_rl.trainer.session")
-        session.train = recorded
-        monkeypatch.setitem(sys.modules, "numba_rl.trainer.session", session)
-        monkeypatch.setattr(sys.modules["numba_rl.trainer"], "session", session, raising=False)
+        put("numba_rl.trainer.session", train=recorded)
         return calls
 
+    put("numba_rl.data.market", load_market=lambda config: MARKET)
+    put("numba_rl.evaluate.session", validator=lambda market, config: VALIDATE)
     yield install
     for number, handler in handlers.items():
         signal.signal(number, handler)
@@ -63,7 +61,7 @@ def command(*words):
 
 def finishes(run, stop):
     run.metrics.write_text("step\n100\n")
-    return SimpleNamespace(steps=100)
+    return SimpleNamespace(steps=100, reason="interrupted" if stop.requested else "finished", best=0.25)
 
 
 def test_a_run_that_finishes(trainer, capsys):
@@ -77,6 +75,7 @@ def test_a_run_that_finishes(trainer, capsys):
     out = capsys.readouterr().out
     assert "bars: 60 to train, 20 to validate, 20 to test" in out
     assert "note: 2 rows were sorted" in out
+    assert out.endswith("done (finished): 100 steps, 0:00, best validation Sharpe ratio per bar +0.2500\nnext: rltrain evaluate run\n")
 
 
 def test_without_out_the_name_counts_on(trainer):
@@ -97,7 +96,7 @@ def test_a_signal_while_training_saves_and_exits_with_its_code(trainer, capsys, 
     assert command("train", "ppo", "--data", "bars.csv.gz", "--out", "run") == code
     meta = rundir.read_meta("run")
     assert (meta["status"], meta["reason"]) == ("interrupted", number.name)
-    assert "`rltrain resume run` goes on from there" in capsys.readouterr().out
+    assert "stopped at step 100, 0:00, saved; `rltrain resume run` goes on from there" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("error", [UserError("mend this"), KeyboardInterrupt("SIGINT")])
