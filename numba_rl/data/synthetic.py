@@ -9,7 +9,7 @@ between open and close in log price, so that the chance that a limit order fills
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -32,7 +32,7 @@ class Model:
     kind: Kind
     sigma: float
     phi: float = 0.0  # mean_reverting: share of the deviation that is left after a bar
-    drift: float = 0.0  # momentum: log return a bar in the upward regime, minus that in the downward one
+    drift: float = 0.0  # momentum: expected log return of a bar, up in one regime and down in the other
     switch: float = 0.0  # momentum: probability that the regime changes in a bar
 
 
@@ -46,6 +46,7 @@ class Synthetic:
     model: Model
 
 
+SETTINGS = {"random_walk": ("sigma",), "mean_reverting": ("sigma", "phi"), "momentum": ("sigma", "drift", "switch")}
 DEFAULTS = {
     "random_walk": Model("random_walk", sigma=0.002),
     "mean_reverting": Model("mean_reverting", sigma=0.004, phi=0.95),
@@ -56,16 +57,22 @@ DEFAULTS = {
 def generate(kind: Kind, bars: int, seed: int = 0, *, price: float = 100.0, **settings) -> Synthetic:
     """Draw `bars` one-minute bars of a kind; the same arguments give the same bars.
 
-    settings: fields of Model to change (sigma, phi, drift, switch). Raises ConfigError for an unknown kind, a model that
-    explodes, or no bars.
+    settings: fields of Model to change, those that SETTINGS names for the kind. Raises ConfigError for an unknown kind or
+    setting, a model that explodes, or no bars.
     """
     if kind not in DEFAULTS:
         raise ConfigError(f"there is no synthetic market '{kind}'; choose one of {', '.join(DEFAULTS)}")
     if bars < 1:
         raise ConfigError(f"a market of {bars} bars cannot be drawn; ask for at least 1")
-    model = Model(**{**{name: getattr(DEFAULTS[kind], name) for name in Model.__dataclass_fields__}, **settings})
-    if not (0 < model.sigma < 0.5 and 0 <= model.phi < 1 and 0 <= model.switch <= 1 and price > 0):
-        raise ConfigError(f"a {kind} market needs 0 < sigma < 0.5, 0 <= phi < 1, 0 <= switch <= 1 and price > 0; got {model}, price {price}")
+    for name in settings:
+        if name not in SETTINGS[kind]:
+            raise ConfigError(f"a {kind} market has no {name}; it has {', '.join(SETTINGS[kind])}")
+    model = replace(DEFAULTS[kind], **settings)
+    if not (0 < model.sigma < 0.5 and 0 <= model.phi < 1 and abs(model.drift) < 0.1 and 0 <= model.switch <= 1 and 0 < price < math.inf):
+        raise ConfigError(
+            f"a {kind} market needs 0 < sigma < 0.5, 0 <= phi < 1, -0.1 < drift < 0.1, 0 <= switch <= 1 and price > 0; got "
+            f"{', '.join(f'{name} {getattr(model, name):g}' for name in SETTINGS[kind])}, price {price:g}"
+        )
     random = np.random.Generator(np.random.Philox(seed))
     noise = random.standard_normal(bars)
     if kind == "mean_reverting":

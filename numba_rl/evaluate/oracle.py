@@ -1,11 +1,12 @@
 """The best that can be earned on a synthetic market by one who knows its hidden state: value iteration over the game.
 
 The oracle plays the same 45 actions under the same fills and costs. Its state is (hidden state, exposure held); it maximises
-the mean log growth of the equity a bar, by relative value iteration (Puterman 1994, section 8.5). Hidden states lie on a grid (mean_reverting) or are the two regimes
-(momentum); exposures on a grid of eighths, between which values are interpolated, since IOC orders fill in parts. The
-chance that a limit order fills, given where the bar closes, is that of the Brownian bridge's extreme. Between rebalancings
-the position's drift away from its exposure is left out of the values, not out of the played profit: the action table is
-played on the real bars through the rules.
+the mean log growth of the equity a bar, by relative value iteration (Puterman 1994, section 8.5). Hidden states lie on a grid
+(mean_reverting) or are the two regimes (momentum); exposures on a grid of eighths, between which values are interpolated,
+since IOC orders fill in parts. The chance that a limit order fills, given where the bar closes, is that of the Brownian
+bridge's extreme. Bars open at the close before, so that it does not matter at which of the two orders fill. Left out of
+the values, but not of the played profit, are the drift of a position away from its exposure, ticks, lots and the minimum
+fee: the action table is played on the real bars through the rules.
 """
 
 import numpy as np
@@ -31,16 +32,20 @@ TOLERANCE = 1e-10  # of the span of a sweep's change, log growth a bar
 
 
 class Oracle:
-    """The action table of a market's best policy. hidden float64 [H]; actions int64 [H, 17]; values float64 [H, 17], relative."""
+    """The action table of a market's best policy.
+
+    hidden float64 [H]; actions int64 [H, 17]; values float64 [H, 17], relative; growth: log growth of the equity a bar that
+    the table earns in the long run.
+    """
 
     def __init__(self, model: Model, rules: Rules):
-        """Solve the game. Raises UserError for settings that the values do not cover (fills at the close, units)."""
-        if rules.next_open != 1 or rules.equity_sizing != 1:
-            raise UserError("the oracle knows fills at the next open and sizing by equity only; set market.fill_at and market.sizing so")
+        """Solve the game. Raises UserError for sizing by units, which the values do not cover."""
+        if rules.equity_sizing != 1:
+            raise UserError('the oracle knows sizing by equity only; set market.sizing = "equity"')
         self.rules = rules
         self.hidden, moves, weights, transition = _dynamics(model)
         reward, after, traded, chance = _outcomes(moves, weights, rules, model.sigma)
-        self.actions, self.values = _iterate(reward, after, traded, chance, transition, weights)
+        self.actions, self.values, self.growth = _iterate(reward, after, traded, chance, transition, weights)
 
     def play(self, market: Market, synthetic: Synthetic, window: Range, config: Config) -> Backtest:
         """Play the table over a window of the market drawn as `synthetic`."""
@@ -98,7 +103,13 @@ def _outcomes(moves, weights, rules: Rules, sigma):
     reward = np.zeros((len(moves), len(held), ACTIONS))
     after = np.zeros((len(held), ACTIONS))
     chance = np.ones((ACTIONS, 2, *moves.shape))
-    idle = np.log1p(np.maximum(invested * held[None, :, None] * change[:, None, :], -0.999))  # [H, E, K]
+
+    def log_growth(gained, exposure):
+        """Of the account that gained a share of what is invested and held `exposure` through the bar."""
+        borrowed = np.where(exposure < 0, -invested * exposure, np.maximum(invested * exposure - 1.0, 0.0))
+        return np.log1p(np.maximum(invested * gained - rules.financing * borrowed, -0.999))
+
+    idle = log_growth(held[None, :, None] * change[:, None, :], held[None, :, None])  # [H, E, K]
     for action in range(ACTIONS):
         target, order, haste = (action // 9 - FLAT) * 0.5, action // 3 % 3, action % 3
         share = 1.0
@@ -116,8 +127,8 @@ def _outcomes(moves, weights, rules: Rules, sigma):
             rows = np.flatnonzero(traded > 0 if side == 0 else traded < 0)
             better = (1.0 + change) / (1.0 - sign * offset) - 1.0  # of the traded part, from its fill price, [H, K]
             cost = np.abs(traded[rows]) * (fee + slip)
-            growth = held[None, rows, None] * change[:, None, :] + traded[None, rows, None] * better[:, None, :] - cost[None, :, None]
-            filled = np.log1p(np.maximum(invested * growth, -0.999))
+            gained = held[None, rows, None] * change[:, None, :] + traded[None, rows, None] * better[:, None, :] - cost[None, :, None]
+            filled = log_growth(gained, after[None, rows, action, None])
             p = chance[action, side][:, None, :]
             reward[:, rows, action] = ((p * filled + (1.0 - p) * idle[:, rows]) * weights).sum(-1)
         still = np.flatnonzero(traded == 0)
@@ -155,7 +166,8 @@ def _iterate(reward, after, traded, chance, transition, weights):
             quality[:, :, action] = (reached + missed)[index[:, action], :, rows].T
         quality = reward + quality
         updated = quality.max(-1)
-        span = np.ptp(updated - values)
+        gained = updated - values
+        span = np.ptp(gained)
         values = updated - updated[0, len(held) // 2]
         if span < TOLERANCE:
             break
@@ -163,7 +175,7 @@ def _iterate(reward, after, traded, chance, transition, weights):
     favoured = quality.copy()
     favoured[:, traded == 0.0] += 1e-12
     favoured[..., np.arange(ACTIONS) % 9 == MARKET * 3 + NORMAL] += 1e-13
-    return favoured.argmax(-1), values
+    return favoured.argmax(-1), values, 0.5 * (gained.min() + gained.max())
 
 
 @cached
