@@ -14,6 +14,7 @@ COMMANDS = {
     "train": ("rltrain.train:train", "Train a PPO or DQN agent on a market file."),
     "resume": ("rltrain.resume:resume", "Go on with a run that was interrupted, or train it further."),
     "evaluate": ("rltrain.evaluate:evaluate", "Judge a trained run out of sample."),
+    "walk-forward": ("rltrain.walk_forward:walk_forward", "Retrain in every window, and judge what follows each."),
     "report": ("rltrain.report:report", "Write the HTML report of a run."),
     "data": ("rltrain.data:data", "Look at a market file, or make a synthetic one."),
     "demo": ("rltrain.demo:demo", "Train on an embedded synthetic market, start to report, in 3 minutes."),

@@ -10,12 +10,13 @@ from numba_rl.evaluate.metrics import METRICS, compute_metrics
 
 if TYPE_CHECKING:
     from numba_rl.evaluate.session import Evaluation
+    from numba_rl.evaluate.walk_forward import WalkForward
 
-SHOWN = ("total_return", "gross_return", "sharpe", "sortino", "max_drawdown", "turnover", "trade_count", "costs")
+SHOWN = ("total_return", "gross_return", "sharpe", "sortino", "max_drawdown", "turnover", "trades", "costs")
 
 
-def say_verdict(evaluation: "Evaluation") -> None:
-    """A table of the agent and the baselines on the test range, then the verdict."""
+def say_verdict(evaluation: "Evaluation | WalkForward", title: str | None = None) -> None:
+    """A table of the agent and the baselines, then the verdict. title: what was tested; None: a run's test range."""
     from numba_rl.evaluate.formatting import show
 
     columns = {
@@ -23,7 +24,7 @@ def say_verdict(evaluation: "Evaluation") -> None:
         "buy-and-hold": compute_metrics(evaluation.hold),
         "flat": compute_metrics(evaluation.flat),
     }
-    table = Table(title=f"test range, {len(evaluation.agent):,} bars, checkpoint {evaluation.checkpoint}", title_justify="left")
+    table = Table(title=title or f"test range, {len(evaluation.agent):,} bars, checkpoint {evaluation.checkpoint}", title_justify="left")
     table.add_column("")
     for name in columns:
         table.add_column(name, justify="right")

@@ -188,6 +188,7 @@ class EvaluateConfig(_Section):
     purge: str = "0"  # training bars dropped before a test window
     embargo: str = "0"  # a further gap before it
     anchored: bool = False  # True: every training window starts at the first bar
+    seeds: Count = 1  # trainings of each walk-forward fold, with the seeds train.seed, train.seed + 1, ...
 
 
 class Config(_Section):

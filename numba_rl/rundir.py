@@ -5,6 +5,7 @@
     RUN/metrics.csv     one row an epoch                RUN/report.html     the report, alone in one file
     RUN/tensorboard/    event files                     RUN/log.txt         notices and warnings, with times
     RUN/.lock           held (flock) by the process that works on the run
+    RUN/folds/          only of `rltrain walk-forward`: a run directory for each fold and seed
     RUN/bars.parquet    only where the run made its own market (`rltrain demo`)
 
 A directory with anything in it is refused, or an automatic name counts on (-2, -3, ...). Only ``overwrite=True`` replaces
@@ -33,7 +34,8 @@ from numba_rl.files import atomic_write
 
 _DIRECTORIES = ("checkpoints", "evaluation", "tensorboard")
 _FILES = ("config.toml", "meta.json", "metrics.csv", "report.html", "log.txt", "bars.parquet", ".lock")
-LAYOUT = frozenset(_DIRECTORIES + _FILES)
+FOLDS = "folds"
+LAYOUT = frozenset((*_DIRECTORIES, *_FILES, FOLDS))
 _KIND = "numba_rl run"  # in meta.json: what --overwrite may replace
 _FORMAT = 1
 _PACKAGES = ("numba", "numba-cuda", "numpy", "torch", "polars", "pyarrow", "databento-dbn", "safetensors")
@@ -122,6 +124,11 @@ class RunDir:
         return self.path / "evaluation"
 
     @property
+    def folds(self) -> Path:
+        """Directory of a walk-forward's trainings, where the run is one."""
+        return self.path / FOLDS
+
+    @property
     def metrics(self) -> Path:
         """The CSV of training metrics."""
         return self.path / "metrics.csv"
@@ -203,7 +210,7 @@ class RunDir:
             self.close()
 
     def _has_results(self) -> bool:
-        return self.metrics.exists() or any(self.checkpoints.glob("*.safetensors"))
+        return self.metrics.exists() or any(self.checkpoints.glob("*.safetensors")) or any(self.folds.glob("*/meta.json"))
 
     def _write_meta(self, meta: dict[str, Any]) -> None:
         atomic_write(self.path / "meta.json", json.dumps(meta, indent=2) + "\n")

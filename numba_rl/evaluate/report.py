@@ -51,8 +51,8 @@ class ReportData:
     """Everything that the report says.
 
     ``agent`` and the baselines were played over the same range. ``ranges``: metrics of the agent by range, in order
-    (train, validation, test). ``sample`` names the agent's range in headings. ``extra``: further sections, shown after
-    the agent's own. ``interrupted``: why training ended early.
+    (train, validation, test). ``sample`` names the agent's range in headings. ``first`` and ``extra``: further sections,
+    shown before and after the agent's own. ``interrupted``: why training ended early.
     """
 
     title: str
@@ -68,6 +68,7 @@ class ReportData:
     interrupted: str | None = None
     sample: str = "test range"
     extra: Sequence[Section] = ()
+    first: Sequence[Section] = ()
 
 
 def summarize_market(market: Market) -> DataSummary:
@@ -104,6 +105,7 @@ def render_report(data: ReportData) -> str:
     own = columns["Agent"]
     actions = trading.actions_section(data.agent)
     body = [
+        *data.first,
         sections.paths_section(data.agent, data.hold, data.random),
         sections.metrics_section(columns, _figures_note(data)),
         _statistics_section(data.statistics),

@@ -5,8 +5,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import polars as pl
-
 from numba_rl.config import Config
 from numba_rl.data.market import Market, load_market
 from numba_rl.errors import UserError
@@ -15,7 +13,8 @@ from numba_rl.evaluate.baselines import buy_and_hold, flat, random_agents, turno
 from numba_rl.evaluate.metrics import compute_metrics, rank_value
 from numba_rl.evaluate.report import ReportData, summarize_market, write_report
 from numba_rl.evaluate.statistics import Statistics, judge
-from numba_rl.files import atomic_file, atomic_write
+from numba_rl.evaluate.tables import equity_table, trades_table, write_parquet
+from numba_rl.files import atomic_write
 from numba_rl.rundir import RunDir, is_run, read_meta
 from numba_rl.trainer.checkpoint import load_policy
 
@@ -104,11 +103,14 @@ def judge_policy(policy, market: Market, config: Config, *, checkpoint: str, tri
 
 
 def trials_beside(path: Path, bars_digest: str) -> int:
-    """How many runs beside `path`, itself included, were trained on the same bars: the trials of the deflated Sharpe ratio."""
+    """How many runs beside `path`, itself included, were trained on the same bars: the trials of the deflated Sharpe ratio.
+
+    A walk-forward run counts once for each of its seeds.
+    """
     same = 0
     for other in Path(path).resolve().parent.iterdir():
         if is_run(other) and read_meta(other).get("bars_digest") == bars_digest:
-            same += 1
+            same += read_meta(other).get("seeds", 1)
     return max(same, 1)
 
 
@@ -126,16 +128,8 @@ def write_tables(folder: Path, evaluation: Evaluation) -> None:
         "statistics": asdict(evaluation.statistics),
     }
     atomic_write(folder / "metrics.json", json.dumps(tables, indent=1, default=float))
-    stamps = pl.Series("timestamp", agent.timestamp).cast(pl.Datetime("ns", "UTC"))
-    points = {"close": agent.close, "equity": agent.equity, "gross_equity": agent.gross_equity}
-    steps = ("action", "target", "exposure", "position", "price", "traded", "fee", "spread_cost", "financing", "reward")
-    frame = pl.DataFrame([stamps]).with_columns(**{name: pl.Series(values) for name, values in points.items()})
-    # the first point has no step before it
-    frame = frame.with_columns(**{name: pl.Series([None, *getattr(agent, name).tolist()]) for name in steps})
-    trades = pl.DataFrame(agent.trades._asdict())
-    for name, table in (("equity", frame), ("trades", trades)):
-        with atomic_file(folder / f"{name}.parquet") as file:
-            table.write_parquet(file)
+    write_parquet(folder / "equity.parquet", equity_table(agent))
+    write_parquet(folder / "trades.parquet", trades_table(agent))
 
 
 def report_run(run: RunDir, evaluation: Evaluation) -> Path:

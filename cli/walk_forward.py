@@ -1,0 +1,149 @@
+"""`rltrain walk-forward`: retrain in every window, test on the bars that follow it, join the tests."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import rich_click as click
+
+from numba_rl import settings
+from numba_rl.config import Config
+from numba_rl.errors import UserError
+from numba_rl.rundir import RunDir, refuse_if_taken
+from numba_rl.signals import EXIT_CODES, StopRequest
+from rltrain import options
+from rltrain.options import setting, settings_options
+
+if TYPE_CHECKING:
+    from numba_rl.evaluate.walk_forward import Job
+
+_MARKET, _WINDOWS, _RUN, _SETTINGS, _TRAINING = "Market", "Windows", "Run directory", "Settings", "Training, of each fold"
+_RESUMED = ("train.device", "train.memory_limit_gb")  # what a resume may change
+
+
+@click.command("walk-forward")
+@click.argument("algorithm", type=click.Choice(["ppo", "dqn"]), required=False)
+@setting("--data", "data.path", "Bars: CSV (.gz, .zst), Parquet, Feather or Databento DBN.", type=click.Path(), panel=_MARKET)
+@setting("--features", "data.features", "Own feature columns on the same stamps, instead of the 51.", type=click.Path(), panel=_MARKET)
+@setting("--reward", "reward.function", "Own reward function, FILE.py:NAME.", metavar="FILE.py:NAME", panel=_MARKET)
+@setting("--train", "evaluate.train", "Length of a training window: 90d, 6h, or bars.", metavar="LENGTH", panel=_WINDOWS)
+@setting("--test", "evaluate.test", "Length of a test window.", metavar="LENGTH", panel=_WINDOWS)
+@setting("--step", "evaluate.step", "From window to window. Default: the length of a test.", metavar="LENGTH", panel=_WINDOWS)
+@setting("--purge", "evaluate.purge", "Training bars dropped before a test.", metavar="LENGTH", panel=_WINDOWS)
+@setting("--embargo", "evaluate.embargo", "A further gap before a test.", metavar="LENGTH", panel=_WINDOWS)
+@setting("--anchored/--rolling", "evaluate.anchored", "Train from the first bar on, or on the last --train.", default=None, panel=_WINDOWS)
+@setting("--seeds", "evaluate.seeds", "Trainings of each fold, with seeds that count up.", metavar="NUMBER", panel=_WINDOWS)
+@click.option("--dry-run", is_flag=True, help="Show the folds and stop.", panel=_WINDOWS)
+@click.option("--picture", type=click.Path(dir_okay=False), help="With --dry-run: the folds as an HTML page.", panel=_WINDOWS)
+@click.option("--out", type=click.Path(), help="New directory of the run. Default: runs/NAME, counted on.", panel=_RUN)
+@click.option("--overwrite", is_flag=True, help="Replace --out if it is a run and holds nothing else.", panel=_RUN)
+@click.option("--resume", type=click.Path(), help="Go on with this run, with its own settings.", panel=_RUN)
+@settings_options(panel=_SETTINGS)
+@options.training(panel=_TRAINING)
+@setting("--seed", "train.seed", "Seed of all random numbers.", metavar="NUMBER", panel=_TRAINING)
+@click.pass_context
+def walk_forward(
+    ctx: click.Context,
+    algorithm: str | None,
+    dry_run: bool,
+    picture: str | None,
+    out: str | None,
+    overwrite: bool,
+    resume: str | None,
+    file: str | None,
+    preset: str | None,
+    sets: tuple[str, ...],
+    **values: Any,
+) -> None:
+    """Train anew in every window and test on the bars that follow: the honest out-of-sample verdict.
+
+    Every fold trains --steps steps on bars before its test only, the last of them kept to choose the checkpoint. Folds
+    run one after the other; Ctrl-C saves, --resume goes on. Writes RUN/evaluation/windows.csv, trades.parquet,
+    equity.parquet and RUN/report.html.
+
+    Example: rltrain walk-forward ppo --data bars.csv.gz --train 90d --test 30d --seeds 3
+    """
+    given = options.flags(values, ctx.command)
+    if resume is not None:
+        fixed = [flag for key, (flag, value) in given.items() if value is not None and key not in _RESUMED]
+        if fixed or out or overwrite or file or preset or sets or dry_run:
+            what = fixed[0] if fixed else "--out, --overwrite, --config, --preset, --set or --dry-run"
+            raise click.UsageError(f"--resume goes on with the run's own settings: {what} cannot be given with it.")
+        _resume(resume, given, algorithm)
+        return
+    if algorithm is None:
+        raise click.UsageError("Missing argument: ppo or dqn.")
+    config = options.resolve(file, preset, sets, {"algorithm": (f"walk-forward {algorithm}", algorithm), **given})
+    if out is not None and not dry_run:
+        refuse_if_taken(Path(out), overwrite=overwrite)
+
+    from numba_rl.data.market import load_market
+    from numba_rl.evaluate.folds import folds_text, plan, write_folds
+
+    market = load_market(config)
+    folds = plan(market, config)
+    click.echo(folds_text(market, folds, config))
+    if dry_run:
+        if picture is not None:
+            write_folds(picture, market, folds, config)
+            click.echo(f"picture: {picture}")
+        return
+    name = f"walk-forward-{algorithm}-{Path(market.source).name.partition('.')[0]}"
+    with RunDir.create(out, config, name=name, overwrite=overwrite) as run:
+        write_folds(run.evaluation / "folds.html", market, folds, config)
+        _work(config, run, market, folds)
+
+
+def _resume(path: str, given: dict[str, tuple[str, Any]], algorithm: str | None) -> None:
+    with RunDir.open(path) as run:
+        saved = run.config()
+        if "folds" not in run.meta():
+            raise UserError(f"{path}: is no walk-forward run; `rltrain resume {path}` goes on with it")
+        if algorithm not in (None, saved.algorithm):
+            raise UserError(f"{path}: is a walk-forward of {saved.algorithm}, not of {algorithm}")
+        config = settings.replace(saved, given)
+
+        from numba_rl.data.market import load_market
+        from numba_rl.evaluate.folds import plan
+
+        market = load_market(config)
+        if run.meta()["bars_digest"] != market.bars_digest:
+            raise UserError(f"{config.data.path}: these are not the bars that {path} was begun with; use the same file")
+        run.begin()
+        _work(config, run, market, plan(market, config))
+
+
+def _work(config: Config, run: RunDir, market, folds) -> None:
+    from numba_rl.evaluate.walk_forward import is_finished, jobs, train_folds
+    from rltrain.progress import TrainingProgress
+
+    every = jobs(folds, config)
+    left = sum(not is_finished(job, run) for job in every)
+    click.echo(f"run: {run.path}, {left} of {len(every)} trainings to do, {config.train.steps:,} steps each")
+
+    @contextmanager
+    def begin(job: "Job") -> Iterator:
+        click.echo(f"fold {job.number} of {len(folds)}, seed {job.seed}")
+        with TrainingProgress(config.train.steps, config.train.time_limit) as progress:
+            yield progress.update
+
+    with StopRequest() as stop:
+        signal = train_folds(run, config, market, folds, stop=stop, begin=begin)
+    if signal is not None:
+        run.finish("interrupted", signal)
+        click.echo(f"interrupted by {signal}, saved: `rltrain walk-forward --resume {run.path}` goes on from there")
+        raise click.exceptions.Exit(EXIT_CODES[signal])
+    judge(run, config, market, folds)
+
+
+def judge(run: RunDir, config: Config, market, folds) -> None:
+    """Play the finished folds, write tables and report, print the verdict."""
+    from numba_rl.evaluate.walk_forward import judge_folds
+    from numba_rl.evaluate.walk_forward_report import report_walk_forward, write_tables
+    from rltrain.verdict import say_verdict
+
+    found = judge_folds(run, config, market, folds)
+    write_tables(run.evaluation, found)
+    say_verdict(found, f"{len(found.headline)} test windows, {len(found.agent):,} bars")
+    click.echo(f"report: {report_walk_forward(run, found)}")
