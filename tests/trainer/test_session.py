@@ -1,0 +1,214 @@
+"""A whole training: what it leaves behind, stops, validation, failures that end it, and a resume."""
+
+import csv
+import math
+
+import pytest
+import torch
+
+from numba_rl import settings
+from numba_rl.errors import CheckpointError, ConfigError, UserError
+from numba_rl.signals import StopRequest
+from numba_rl.trainer import checkpoint, session
+
+EPOCH = 64  # steps
+
+
+def rows(run):
+    with run.metrics.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def names(run):
+    return sorted(path.stem for path in run.checkpoints.iterdir())
+
+
+def tensors(run, name="latest"):
+    return checkpoint.load(run.checkpoints / f"{name}.safetensors").tensors
+
+
+def equal(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+class StopsAt(StopRequest):
+    """Asks for a stop once `epochs` epochs were shown."""
+
+    def __init__(self, epochs):
+        super().__init__()
+        self.left = epochs
+
+    def progress(self, figures):
+        self.left -= 1
+        if self.left == 0:
+            self.request("SIGTERM")
+
+
+def test_a_run_to_the_end(market, small, new_run):
+    config = small({"train.steps": 5 * EPOCH, "train.tensorboard": True})
+    run, shown = new_run(config), []
+    result = session.train(config, run, market, progress=shown.append)
+    assert (result.steps, result.epochs, result.reason, result.best) == (5 * EPOCH, 5, "finished", None)
+    assert names(run) == ["final", "latest"]
+    assert equal(tensors(run, "final"), tensors(run))
+    assert [row["step"] for row in rows(run)] == [str(EPOCH * n) for n in range(1, 6)]
+    assert [figures["step"] for figures in shown] == [EPOCH * n for n in range(1, 6)]
+    assert shown[-1]["steps_per_second"] > 0
+    assert list(run.tensorboard.iterdir())
+    meta = run.meta()
+    assert (meta["device"], meta["bars_digest"], meta["features_digest"]) == ("cpu", market.bars_digest, market.features_digest)
+
+
+def test_the_best_policy_by_validation_is_kept(market, small, new_run):
+    config = small({"train.steps": 6 * EPOCH, "train.validate_every": 2})
+    run, scores, seen = new_run(config), iter([0.5, 2.0, -math.inf]), []
+
+    def validate(policy):
+        seen.append(policy(torch.zeros(1, 54)))
+        return next(scores)
+
+    result = session.train(config, run, market, validate=validate)
+    assert result.best == 2.0
+    assert names(run) == ["best", "final", "latest"]
+    best = checkpoint.load(run.checkpoints / "best.safetensors")
+    assert (best.metadata["best"], best.metadata["epochs"]) == (2.0, 4)
+    assert torch.equal(checkpoint.load_policy(best.path)(torch.zeros(1, 54)), seen[1])
+    assert [row["validation/sharpe"] for row in rows(run)] == ["", "0.5", "", "2", "", "-inf"]
+
+
+def test_training_ends_on_a_plateau_or_at_a_time(market, small, new_run):
+    config = small({"train.steps": 100 * EPOCH, "train.validate_every": 1, "guard.plateau_patience": 2})
+    result = session.train(config, new_run(config), market, validate=lambda policy: 1.0)
+    assert (result.reason, result.epochs) == ("plateau", 3)
+    config = small({"train.steps": 10**9, "train.time_limit": 0.2})
+    run = new_run(config, "timed")
+    result = session.train(config, run, market)
+    assert result.reason == "time limit"
+    assert 0.2 <= result.seconds < 10
+    assert names(run) == ["final", "latest"]
+
+
+FULL = {
+    "reward.curiosity": 1.0, "reward.barrier": 0.5, "reward.shaping": "ema", "ppo.lr_schedule": "linear", "episodes.length": 40,
+    "train.steps": 8 * EPOCH, "train.validate_every": 3,
+}  # fmt: skip
+
+
+def test_a_stopped_and_resumed_run_equals_one_without_a_break(market, small, new_run):
+    config = small(FULL)
+    straight, broken = new_run(config, "straight"), new_run(config, "broken")
+    validate = lambda policy: float(policy(torch.zeros(1, 54))[0, 0])  # noqa: E731
+    whole = session.train(config, straight, market, validate=validate)
+    stop = StopsAt(4)
+    result = session.train(config, broken, market, stop=stop, progress=stop.progress, validate=validate)
+    assert (result.reason, result.epochs) == ("interrupted", 4)
+    assert "final" not in names(broken)
+    broken.begin()
+    result = session.train(config, broken, market, resume=True, validate=validate)
+    assert (result.reason, result.steps, result.best) == ("finished", whole.steps, whole.best)
+    for name in ("latest", "final", "best"):
+        assert equal(tensors(straight, name), tensors(broken, name)), name
+    drop = ("segment", "seconds", "charts/SPS")
+    bare = [[{key: value for key, value in row.items() if key not in drop} for row in rows(run)] for run in (straight, broken)]
+    assert bare[0] == bare[1]
+    assert [row["segment"] for row in rows(broken)] == ["0"] * 4 + ["1"] * 4
+
+
+def test_a_long_epoch_is_undone_when_asked_to_stop(market, small, new_run, monkeypatch):
+    """The run is then left at the epoch's beginning, from where it goes on as if nothing had happened."""
+    monkeypatch.setattr(session, "PATIENCE", -1.0)
+    monkeypatch.setattr(session, "SNAPSHOT_SECONDS", 0.0)
+    config = small({"train.steps": 6 * EPOCH})
+    straight, broken = new_run(config, "straight"), new_run(config, "broken")
+    session.train(config, straight, market)
+    stop = StopRequest()
+    count = 0
+    real = session.Ppo._minibatch
+
+    def minibatch(self, batch):
+        nonlocal count
+        count += self.steps_per_epoch == EPOCH  # not the epoch that compiles
+        if count == 3 * 12 + 5:
+            stop.request("SIGINT")
+        return real(self, batch)
+
+    monkeypatch.setattr(session.Ppo, "_minibatch", minibatch)
+    result = session.train(config, broken, market, stop=stop)
+    monkeypatch.undo()
+    assert (result.reason, result.epochs, result.steps) == ("interrupted", 3, 3 * EPOCH)
+    assert checkpoint.load(broken.checkpoints / "latest.safetensors").metadata["epochs"] == 3
+    session.train(config, broken, market, resume=True)
+    assert equal(tensors(straight), tensors(broken))
+
+
+def test_a_first_epoch_that_is_undone_leaves_the_run_at_its_start(market, small, new_run, monkeypatch):
+    monkeypatch.setattr(session, "PATIENCE", -1.0)
+    config = small()
+    run, stop = new_run(config), StopRequest()
+    monkeypatch.setattr(session.Ppo, "_shuffle", lambda self: stop.request("SIGINT"))
+    assert session.train(config, run, market, stop=stop).steps == 0
+    assert checkpoint.load(run.checkpoints / "latest.safetensors").metadata["epochs"] == 0
+
+
+def test_a_resume_without_a_checkpoint_or_with_a_damaged_one(market, small, new_run):
+    config = small({"train.steps": EPOCH})
+    run = new_run(config)
+    with pytest.raises(CheckpointError, match="no checkpoint to read"):
+        session.train(config, run, market, resume=True)
+    session.train(config, run, market)
+    path = run.checkpoints / "latest.safetensors"
+    stored = checkpoint.load(path)
+    checkpoint.save(path, {name: value for name, value in stored.tensors.items() if name != "optimizer/exp_avg"}, stored.metadata)
+    with pytest.raises(CheckpointError, match="lacks what a resume needs"):
+        session.train(config, run, market, resume=True)
+    with pytest.raises(CheckpointError, match=r"ppo\.clip was"):
+        session.train(settings.replace(config, {"ppo.clip": 0.3}), run, market, resume=True)
+
+
+def reward_file(folder, expression):
+    arguments = "equity_before, equity_after, price_before, price_after, exposure_before, exposure_after, cost, drawdown, step"
+    path = folder / "mine.py"
+    path.write_text(f"import math\n\n\ndef reward({arguments}):\n    return {expression}\n")
+    return f"{path}:reward"
+
+
+def test_a_users_reward_is_what_is_learned_from(market, small, new_run, tmp_path):
+    config = small({"train.steps": EPOCH, "reward.function": reward_file(tmp_path, "3.0")})
+    run = new_run(config)
+    session.train(config, run, market)
+    assert float(rows(run)[0]["rollout/reward_mean"]) == 3.0
+
+
+def test_rewards_that_are_not_finite_end_the_training_with_a_reason(market, small, new_run, monkeypatch):
+    config = small({"train.steps": 100 * EPOCH, "guard.max_skipped": 30})
+    run = new_run(config)
+    monkeypatch.setattr(session.Ppo, "_rewards", lambda self, rollout: torch.full_like(rollout.rewards, math.nan))
+    with pytest.raises(UserError, match="36 updates in a row had to be skipped, rewards are not finite") as caught:
+        session.train(config, run, market)
+    assert "\n" not in str(caught.value)
+    assert all(weight.isfinite().all() for name, weight in tensors(run).items() if name.startswith("policy"))
+
+
+def test_what_cannot_be_trained_here_is_refused_at_once(market, small, new_run):
+    config = small({"train.collector": "fused"})
+    with pytest.raises(ConfigError, match="needs a GPU"):
+        session.train(config, new_run(config), market)
+
+
+def test_a_gpu_that_is_not_there_gives_the_cpu_path_and_a_warning(small, monkeypatch):
+    monkeypatch.setattr(session.gpu, "SIMULATED", False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    said = []
+    assert session.pick_device(small({"train.device": "cuda"}), said.append).type == "cpu"
+    assert "using the CPU path" in said[0]
+    for setting in ("cpu", "auto"):
+        assert session.pick_device(small({"train.device": setting}), said.append).type == "cpu"
+    assert len(said) == 1, "nobody asked for a GPU there"
+
+
+def test_threads_are_those_of_the_settings_while_training(market, small, new_run):
+    config, before = small({"train.steps": EPOCH, "train.threads": 1}), torch.get_num_threads()
+    seen = []
+    session.train(config, new_run(config), market, progress=lambda figures: seen.append(torch.get_num_threads()))
+    assert seen == [1]
+    assert torch.get_num_threads() == before
