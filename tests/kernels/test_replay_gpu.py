@@ -25,7 +25,7 @@ def filled(capacity, width=8, *, errors=None, seed=0, **options):
         states[:, 0] = torch.arange(low, low + n, device="cuda") % 65536
         actions = torch.arange(low, low + n, device="cuda", dtype=torch.int32)
         e = torch.rand(n, device="cuda", generator=generator).log().neg() if errors is None else errors[low : low + n]
-        replay.insert(states, states + 1, actions, torch.rand(n, device="cuda"), 0.99, errors=e)
+        replay.insert(states, states + 1, actions, torch.rand(n, device="cuda", generator=generator), 0.99, errors=e)
     return replay
 
 
