@@ -43,7 +43,7 @@ def test_advantages_are_gae_of_the_critic_with_true_next_states_where_cut(traine
     ppo = trainer({"episodes.length": 5, "train.precision": "float32"})
     rollout = ppo.collector.collect(ppo._act)
     batch, values = ppo._batch(rollout, rollout.rewards)
-    critic = lambda states: ppo.critic(states)[..., 0].detach().numpy()  # noqa: E731
+    critic = lambda states: ppo.critic(states)[..., 0].detach().numpy()
     ends = rollout.ends.numpy()
     assert (ends > 0).sum() == 12
     gamma, gae_lambda = ppo.config.ppo.gamma, ppo.config.ppo.gae_lambda

@@ -97,7 +97,7 @@ FULL = {
 def test_a_stopped_and_resumed_run_equals_one_without_a_break(market, small, new_run):
     config = small(FULL)
     straight, broken = new_run(config, "straight"), new_run(config, "broken")
-    validate = lambda policy: float(policy(torch.zeros(1, 54))[0, 0])  # noqa: E731
+    validate = lambda policy: float(policy(torch.zeros(1, 54))[0, 0])
     whole = session.train(config, straight, market, validate=validate)
     stop = StopsAt(4)
     result = session.train(config, broken, market, stop=stop, progress=stop.progress, validate=validate)
