@@ -186,6 +186,16 @@ if SIMULATED:
         return best
 
     @cuda.jit(device=True)
+    def group_sum(value, width, scratch):
+        """`warp_sum` over groups of `width` lanes (a power of two); the block is the group here."""
+        return warp_sum(value, scratch)
+
+    @cuda.jit(device=True)
+    def group_max(value, width, scratch):
+        """`warp_max` over groups of `width` lanes."""
+        return warp_max(value, scratch)
+
+    @cuda.jit(device=True)
     def warp_scan(value, scratch):
         """Inclusive prefix sum over the lanes of the warp (Hillis-Steele)."""
         lane = cuda.threadIdx.x
@@ -256,6 +266,24 @@ else:
         return value
 
     @device
+    def group_sum(value, width, scratch):
+        """`warp_sum` over groups of `width` lanes (a power of two)."""
+        distance = int32(1)
+        while distance < width:
+            value += cuda.shfl_xor_sync(FULL_MASK, value, distance)
+            distance *= int32(2)
+        return value
+
+    @device
+    def group_max(value, width, scratch):
+        """`warp_max` over groups of `width` lanes."""
+        distance = int32(1)
+        while distance < width:
+            value = max(value, cuda.shfl_xor_sync(FULL_MASK, value, distance))
+            distance *= int32(2)
+        return value
+
+    @device
     def warp_scan(value, scratch):
         """Inclusive prefix sum over the lanes of the warp (Hillis-Steele)."""
         lane = cuda.threadIdx.x & 31
@@ -298,6 +326,8 @@ __all__ = [
     "cuda",
     "device",
     "float32",
+    "group_max",
+    "group_sum",
     "int32",
     "int64",
     "jit",

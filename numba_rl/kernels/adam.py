@@ -20,7 +20,8 @@ from numba_rl.gpu import cuda, jit, warp_sum
 from numba_rl.kernels.bf16 import pack
 
 CHUNK = 2048  # weights of a norm block
-COLUMNS = 32  # tail columns of a norm block
+COLUMNS = 8  # tail columns of a norm block: one memory sector
+STRANDS = 32  # threads that share a tail column's sum
 
 
 def norm_blocks(weights, weight_split, tail, tail_split):
@@ -36,7 +37,7 @@ def make_kernels(lanes=32, warps=8):
     def norm(weight_gradient, partial, tail_gradient, weight_split, tail_split, squares):
         """Grid: norm_blocks(n_w, weight_split, n - n_w, tail_split) blocks."""
         scratch = cuda.shared.array(32, float32)
-        sums = cuda.shared.array((8, COLUMNS), float32)
+        sums = cuda.shared.array((STRANDS, COLUMNS), float32)
         t = cuda.threadIdx.x
         weights = weight_gradient.shape[0]
         tail = tail_gradient.shape[0]
@@ -59,11 +60,11 @@ def make_kernels(lanes=32, warps=8):
             if block >= tail_blocks:
                 first = tail_split + (block - tail_blocks) * COLUMNS
                 stop = tail
-            for place in range(t, 8 * COLUMNS, threads):
+            for place in range(t, STRANDS * COLUMNS, threads):
                 column = first + place % COLUMNS
                 total = float32(0.0)
                 if column < stop:
-                    for g in range(place // COLUMNS, partial.shape[0], 8):
+                    for g in range(place // COLUMNS, partial.shape[0], STRANDS):
                         total += partial[g, column]
                 sums[place // COLUMNS, place % COLUMNS] = total
             cuda.syncthreads()
@@ -71,7 +72,7 @@ def make_kernels(lanes=32, warps=8):
                 column = first + place
                 if column < stop:
                     total = float32(0.0)
-                    for row in range(8):
+                    for row in range(STRANDS):
                         total += sums[row, place]
                     tail_gradient[column] = total
                     square += total * total

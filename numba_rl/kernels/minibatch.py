@@ -2,12 +2,13 @@
 
 A rollout keeps, for each of its R samples, the bar and three portfolio features; the network's input is built where it is
 needed, as bf16 pairs: P = padded state width / 2 words a row, the market features first, the three portfolio features
-after them, zeros behind. Sample w of minibatch j of a pass is sample `permuted(j * M + w)` of permutation number turn[0].
+after them, zeros behind. Sample w of minibatch j of a pass is sample `permuted(j * M + w)` of permutation number turn[0]; a lane computes it for all lanes of its warp.
 
 table uint32 [T, P]: bf16 pairs of the market features, zeros behind; bars int32 [R]; account float32 [R, 3]; actions int32,
-log_probs, advantages, returns float32 [R]; x uint32 [M, P]; batch_* [M]; moments float32 [J, 2]: mean and
-1 / (standard deviation + 1e-8) of the advantages of minibatch j, or 0 and 1 where they are not normalised.
-Launches: `gather` a warp a sample; `moments` a block a minibatch. Cost: memory-bound, 4 P + 40 bytes a sample.
+log_probs, advantages, returns float32 [R]; x uint32 [M, P]; batch_* [M]; parts float32 [J, MOMENT_BLOCKS, 2]: mean and sum
+of squared deviations of a part of minibatch j's advantages, to be combined by `combined`.
+Launches: `gather` a warp for SAMPLES samples; `states` a warp a sample; `moments` a grid (J, MOMENT_BLOCKS). Cost:
+memory-bound, 4 P + 40 bytes a sample.
 """
 
 import math
@@ -15,12 +16,43 @@ import math
 from numba import int64
 from numpy import float32, int32, uint32
 
-from numba_rl.gpu import both, cuda, jit, warp_sum
+from numba_rl.gpu import both, cuda, jit, warp_broadcast, warp_sum
 from numba_rl.kernels.bf16 import high, low, pack
 from numba_rl.rules.permutation import permuted
 
-WARPS = 8  # of a block
-MOMENT_THREADS = 1024
+SAMPLES = 8  # of a warp of `gather`: permutations are computed side by side, and their rows are in flight together
+MOMENT_BLOCKS = 16  # parts of a minibatch, combined in order
+
+
+@both()
+def _part_of(rows, part):
+    """First and one past the last sample of a part of a minibatch of `rows`."""
+    return rows * part // MOMENT_BLOCKS, rows * (part + 1) // MOMENT_BLOCKS
+
+
+part_of = _part_of.device
+
+
+@both(_part_of)
+def _combined(parts, minibatch, rows):
+    """Mean and 1 / (deviation + 1e-8) of a minibatch from its parts (Chan, Golub and LeVeque 1983), in their order."""
+    count = float32(0.0)
+    mean = float32(0.0)
+    squares = float32(0.0)
+    for part in range(MOMENT_BLOCKS):
+        first, stop = _part_of(rows, part)
+        size = float32(stop - first)
+        if size > float32(0.0):
+            whole = count + size
+            step = parts[minibatch, part, 0] - mean
+            squares += parts[minibatch, part, 1] + step * step * count * size / whole
+            mean += step * size / whole
+            count = whole
+    deviation = float32(math.sqrt(squares / max(count - float32(1.0), float32(1.0))))
+    return mean, float32(1.0) / (deviation + float32(1e-8))
+
+
+combined = _combined.device
 
 
 def _write_row(x, w, table, bar, account, i, features, lane, lanes):
@@ -43,23 +75,29 @@ write_row = both()(_write_row).device
 
 def make_kernels(lanes=32):
     """(gather, states, moments) kernels for warps of `lanes` threads: 32 on a GPU, fewer in the simulator."""
+    samples = min(SAMPLES, lanes)
 
     def gather(
         table, bars, account, actions, log_probs, advantages, returns, features, seed, turn, minibatch, x, batch_actions,
         batch_log_probs, batch_advantages, batch_returns,
     ):  # fmt: skip
+        scratch = cuda.shared.array(32, int64)
         lane = cuda.threadIdx.x % lanes
-        w = (cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x) // lanes
         rows = batch_actions.shape[0]
-        if w < rows:
-            i = permuted(minibatch * rows + w, bars.shape[0], seed, turn[0])
-            write_row(x, w, table, bars[i], account, i, features, lane, lanes)
-            if lane == 0:
-                batch_actions[w] = actions[i]
-                batch_log_probs[w] = log_probs[i]
-            if lane == 1:
-                batch_advantages[w] = advantages[i]
-                batch_returns[w] = returns[i]
+        first = (cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x) // lanes * samples
+        own = first + lane % samples
+        source = int64(0)
+        if own < rows:
+            source = int64(permuted(minibatch * rows + own, bars.shape[0], seed, turn[0]))
+            if lane < samples:
+                batch_actions[own] = actions[source]
+                batch_log_probs[own] = log_probs[source]
+                batch_advantages[own] = advantages[source]
+                batch_returns[own] = returns[source]
+        for k in range(samples):
+            i = warp_broadcast(source, k, scratch)
+            if first + k < rows:
+                write_row(x, first + k, table, bars[i], account, i, features, lane, lanes)
 
     def states(table, bars, account, features, first, x):
         """Rows first.. of the rollout, in their own order."""
@@ -68,18 +106,18 @@ def make_kernels(lanes=32):
         if w < x.shape[0] and first + w < bars.shape[0]:
             write_row(x, w, table, bars[first + w], account, first + w, features, lane, lanes)
 
-    def moments(advantages, seed, turn, rows, normalize, out):
+    def moments(advantages, seed, turn, rows, parts):
         scratch = cuda.shared.array(32, float32)
         lane = cuda.threadIdx.x % lanes
         warp = cuda.threadIdx.x // lanes
         minibatch = cuda.blockIdx.x
+        first, stop = part_of(rows, cuda.blockIdx.y)
         mean = float32(0.0)
-        spread = float32(0.0)
-        for part in range(2):
+        for turn_of in range(2):
             total = float32(0.0)
-            for w in range(cuda.threadIdx.x, rows, cuda.blockDim.x):
+            for w in range(first + cuda.threadIdx.x, stop, cuda.blockDim.x):
                 value = advantages[permuted(minibatch * rows + w, advantages.shape[0], seed, turn[0])] - mean
-                total += value if part == 0 else value * value
+                total += value if turn_of == 0 else value * value
             total = warp_sum(total, scratch)
             cuda.syncthreads()
             if lane == 0:
@@ -89,12 +127,10 @@ def make_kernels(lanes=32):
             for other in range(cuda.blockDim.x // lanes):
                 total += scratch[other]
             cuda.syncthreads()
-            if part == 0:
-                mean = total / float32(rows)
-            else:
-                spread = float32(math.sqrt(total / float32(max(rows - 1, 1))))
+            if turn_of == 0:
+                mean = total / float32(max(stop - first, 1))
         if cuda.threadIdx.x == 0:
-            out[minibatch, 0] = mean if normalize == 1 else float32(0.0)
-            out[minibatch, 1] = float32(1.0) / (spread + float32(1e-8)) if normalize == 1 else float32(1.0)
+            parts[minibatch, cuda.blockIdx.y, 0] = mean
+            parts[minibatch, cuda.blockIdx.y, 1] = total
 
     return jit(gather), jit(states), jit(moments)

@@ -10,28 +10,33 @@ The value head (H -> 1) is part of it: v = hidden . weight + bias. The log-ratio
 ratio nor its product with a zero advantage overflows.
 
 logits float32 [M, 48] without their bias (45 used); logit_bias float32 [48]; hidden uint32 [M, H / 2] bf16 pairs, ReLU
-outputs; head float32 [H + 1]: weight and bias; actions, log_probs, advantages, returns [M]; moments float32 [J, 2];
-settings float32 [4] in device memory: clip, value_coef, entropy_coef, -. Out: logit_gradient uint32 [M, 24];
+outputs; head float32 [H + 1]: weight and bias; actions, log_probs, advantages, returns [M]; parts: the
+minibatches' advantage statistics (kernels.minibatch); settings float32 [4] in device memory: clip, value_coef, entropy_coef,
+and 1 where advantages are normalised. Out: logit_gradient uint32 [M, 24];
 hidden_gradient uint32 [M, H / 2], the ReLU's backward applied; partial float32 [G, B]: the gradient of the logit bias (48)
 from column `actor_offset` on, of the bias of the hidden layer (H) and the head (H + 1) from `critic_offset` on, summed over
 each block; sums float32 [G, 8]: policy, value (without
-its weight), entropy, approximate KL ((r - 1) - log r), clipped, samples, 0, 0. Launch: G blocks of 8 warps, a warp a
-sample; every sum is added in an order that depends on G alone.
+its weight), entropy, approximate KL ((r - 1) - log r), clipped, samples, 0, 0. Launch: G blocks of 32 groups of
+8 lanes, a group a sample; every sum is added in an order that depends on G alone.
 """
 
 import math
 
 from numpy import float32
 
-from numba_rl.gpu import cuda, jit, warp_broadcast, warp_max, warp_sum
+from numba_rl.gpu import cuda, group_max, group_sum, jit
 from numba_rl.kernels.bf16 import high, low, pack
+from numba_rl.kernels.minibatch import combined
 
 LIMIT = 20.0
 SUMS = 8
 
 
-def make_ppo_loss(actions, hidden_pairs, lanes=32, warps=8):
-    """The kernel for `actions` logits and a last hidden layer of 2 * hidden_pairs; `lanes` is 32 on a GPU."""
+LANES, GROUPS_A_BLOCK = 8, 32  # lanes a sample, samples a block at a time
+
+
+def make_ppo_loss(actions, hidden_pairs, lanes=LANES, warps=GROUPS_A_BLOCK):
+    """The kernel for `actions` logits and a last hidden layer of 2 * hidden_pairs: `warps` groups of `lanes` lanes a block."""
     logit_pairs = (actions + 15) // 16 * 8
     logit_steps = (logit_pairs + lanes - 1) // lanes
     hidden_steps = (hidden_pairs + lanes - 1) // lanes
@@ -44,7 +49,7 @@ def make_ppo_loss(actions, hidden_pairs, lanes=32, warps=8):
     own_hidden = 2 * hidden_steps
 
     def ppo_loss(
-        logits, logit_bias, hidden, head, taken, old_log_probs, advantages, returns, moments, minibatch, settings,
+        logits, logit_bias, hidden, head, taken, old_log_probs, advantages, returns, parts, minibatch, settings,
         logit_gradient, hidden_gradient, partial, actor_offset, critic_offset, sums,
     ):  # fmt: skip
         scratch = cuda.shared.array(32, float32)
@@ -70,13 +75,15 @@ def make_ppo_loss(actions, hidden_pairs, lanes=32, warps=8):
             hidden_sum[2 * k + 1] = float32(0.0)
         for k in range(own_logits):
             bias_sum[k] = float32(0.0)
-        mean = moments[minibatch, 0]
-        inverse_deviation = moments[minibatch, 1]
+        mean = float32(0.0)
+        inverse_deviation = float32(1.0)
+        if settings[3] > float32(0.0):
+            mean, inverse_deviation = combined(parts, minibatch, logits.shape[0])
         clip = settings[0]
         value_coef = settings[1]
         entropy_coef = settings[2]
         samples = logits.shape[0]
-        share = float32(1.0) / float32(samples)
+        whole_share = float32(1.0) / float32(samples)
         policy_sum = float32(0.0)
         value_sum = float32(0.0)
         entropy_sum = float32(0.0)
@@ -84,19 +91,25 @@ def make_ppo_loss(actions, hidden_pairs, lanes=32, warps=8):
         clipped_sum = float32(0.0)
         head_bias_sum = float32(0.0)
         seen = float32(0.0)
-        for i in range(cuda.blockIdx.x * warps + warp, samples, cuda.gridDim.x * warps):
+        stride = cuda.gridDim.x * warps
+        # All groups of a warp go round equally often, since they share its shuffles; those past the end weigh nothing.
+        for turn in range((samples + stride - 1) // stride):
+            at = turn * stride + cuda.blockIdx.x * warps + warp
+            live = at < samples
+            i = at if live else samples - 1
+            share = whole_share if live else float32(0.0)
             top = float32(-math.inf)
             for k in range(logit_steps):
                 column = 2 * (lane + k * lanes)
                 x[2 * k] = logits[i, column] + logit_bias[column] if column < actions else float32(-math.inf)
                 x[2 * k + 1] = logits[i, column + 1] + logit_bias[column + 1] if column + 1 < actions else float32(-math.inf)
                 top = max(top, max(x[2 * k], x[2 * k + 1]))
-            top = warp_max(top, scratch)
+            top = group_max(top, lanes, scratch)
             total = float32(0.0)
             for k in range(own_logits):
                 p[k] = float32(math.exp(x[k] - top))
                 total += p[k]
-            total = warp_sum(total, scratch)
+            total = group_sum(total, lanes, scratch)
             log_total = float32(math.log(total))
             inverse_total = float32(1.0) / total
             taken_action = taken[i]
@@ -111,8 +124,8 @@ def make_ppo_loss(actions, hidden_pairs, lanes=32, warps=8):
                         negative_entropy += p[j] * x[j]
                     if 2 * (lane + k * lanes) + half == taken_action:
                         taken_log_prob = x[j]
-            negative_entropy = warp_sum(negative_entropy, scratch)
-            log_ratio = warp_sum(taken_log_prob, scratch) - old_log_probs[i]
+            negative_entropy = group_sum(negative_entropy, lanes, scratch)
+            log_ratio = group_sum(taken_log_prob, lanes, scratch) - old_log_probs[i]
             held = max(float32(-LIMIT), min(float32(LIMIT), log_ratio))
             ratio = float32(math.exp(held))
             advantage = (advantages[i] - mean) * inverse_deviation
@@ -133,7 +146,7 @@ def make_ppo_loss(actions, hidden_pairs, lanes=32, warps=8):
                             gradient += entropy_coef * share * p[j] * (x[j] - negative_entropy)
                     x[j] = gradient
                     bias_sum[j] += gradient
-                if column < 2 * logit_pairs:
+                if live and column < 2 * logit_pairs:
                     logit_gradient[i, column // 2] = pack(x[2 * k], x[2 * k + 1])
             value = float32(0.0)
             for k in range(hidden_steps):
@@ -142,7 +155,7 @@ def make_ppo_loss(actions, hidden_pairs, lanes=32, warps=8):
                 h[2 * k] = low(word) if pair < hidden_pairs else float32(0.0)
                 h[2 * k + 1] = high(word) if pair < hidden_pairs else float32(0.0)
                 value += h[2 * k] * weight[2 * k] + h[2 * k + 1] * weight[2 * k + 1]
-            error = warp_sum(value, scratch) + head_bias - returns[i]
+            error = group_sum(value, lanes, scratch) + head_bias - returns[i]
             value_slope = float32(2.0) * value_coef * share * error
             for k in range(hidden_steps):
                 pair = lane + k * lanes
@@ -152,16 +165,17 @@ def make_ppo_loss(actions, hidden_pairs, lanes=32, warps=8):
                 odd = value_slope * weight[2 * k + 1] if h[2 * k + 1] > float32(0.0) else float32(0.0)
                 hidden_sum[2 * k] += even
                 hidden_sum[2 * k + 1] += odd
-                if pair < hidden_pairs:
+                if live and pair < hidden_pairs:
                     hidden_gradient[i, pair] = pack(even, odd)
-            policy_sum -= min(surrogate, bounded)
-            value_sum += error * error
-            entropy_sum -= negative_entropy
-            kl_sum += ratio - float32(1.0) - held
-            if abs(ratio - float32(1.0)) > clip:
-                clipped_sum += float32(1.0)
             head_bias_sum += value_slope
-            seen += float32(1.0)
+            if live:
+                policy_sum -= min(surrogate, bounded)
+                value_sum += error * error
+                entropy_sum -= negative_entropy
+                kl_sum += ratio - float32(1.0) - held
+                if abs(ratio - float32(1.0)) > clip:
+                    clipped_sum += float32(1.0)
+                seen += float32(1.0)
         for k in range(hidden_steps):
             pair = lane + k * lanes
             if pair < hidden_pairs:

@@ -23,7 +23,7 @@ from numba_rl.kernels import adam, minibatch, ppo_loss, relu_grad
 from numba_rl.kernels.value_head import make_value_head
 from numba_rl.trainer.optimizer import EPSILON
 
-GROUPS = 128  # rows of partial sums: blocks of the loss kernel and of each bias gradient
+GROUPS = 264  # rows of partial sums: blocks of the loss kernel and of each bias gradient
 VALUE_ROWS = 262_144  # states of one pass of the critic
 BETAS = (0.9, 0.999)
 
@@ -85,16 +85,18 @@ class FusedUpdate:
         self.first_gradient = new(rows, self.first, dtype=torch.bfloat16)
         self.partial = new(groups, self.tail)
         self.sums = new(config.epochs * self.minibatches, groups, ppo_loss.SUMS)
-        self.moments = new(self.minibatches, 2)
+        self.moments = new(self.minibatches, minibatch.MOMENT_BLOCKS, 2)
         self.turn = new(1, dtype=torch.int64)  # permutations used
         self.counts = new(4, dtype=torch.int64)
         self.halt = new(1, dtype=torch.int32)
         self.norms = new(2)
         self.squares = new(adam.norm_blocks(self.matrices, self.weight_split, self.tail, self.tail_split))
-        self.loss_settings = torch.tensor([config.clip, config.value_coef, config.entropy_coef, 0.0], device=self.device)
+        normalize = float(config.normalize_advantage)
+        self.loss_settings = torch.tensor([config.clip, config.value_coef, config.entropy_coef, normalize], device=self.device)
         self.adam_settings = torch.tensor([config.lr, *BETAS, EPSILON], device=self.device)
         self._gather, self._states, self._moments = minibatch.make_kernels(lanes)
-        self._loss = ppo_loss.make_ppo_loss(self.actions, hidden // 2, lanes, warps)
+        group = min(lanes, ppo_loss.LANES)
+        self._loss = ppo_loss.make_ppo_loss(self.actions, hidden // 2, group, self.threads // group)
         self._relu_grad = relu_grad.make_relu_grad(lanes)
         self._norm, self._adam = adam.make_kernels(lanes, warps)
         self._value_head = make_value_head(lanes)
@@ -173,6 +175,9 @@ class FusedUpdate:
     def _pairs(self, tensor):
         return view(tensor.view(torch.int32).view(torch.uint32))
 
+    def _quads(self, tensor):
+        return view(tensor.view(torch.int64).view(torch.uint64))
+
     def _stream(self):
         return stream(torch.cuda.current_stream(self.device).cuda_stream) if self._side else 0
 
@@ -204,10 +209,9 @@ class FusedUpdate:
             torch.mm(outputs.float().t(), inputs.float(), out=place)
 
     def _relu_backward(self, gradient, hidden, name):
-        columns = gradient.shape[1] // 2
-        grid = (blocks_for(columns, self.lanes), self.groups)
+        grid = (blocks_for(gradient.shape[1] // 4, self.lanes), self.groups)
         self._relu_grad[grid, self.lanes * relu_grad.ROWS, self._stream()](
-            self._pairs(gradient), self._pairs(hidden), view(self.partial), self.tail_at[name]
+            self._quads(gradient), self._quads(hidden), view(self.partial), self.tail_at[name]
         )
 
     def critic_values(self, bars: torch.Tensor, account: torch.Tensor, values: torch.Tensor) -> None:
@@ -236,14 +240,17 @@ class FusedUpdate:
         self.halt.zero_()
         self.sums.zero_()
         for epoch in range(self.config.epochs):
-            self._moments[self.minibatches, min(1024, self.threads * 4) if self._side else self.lanes, self._stream()](
-                source[4], self.seed, view(self.turn), self.rows, int(self.config.normalize_advantage), view(self.moments)
-            )
+            self._measure(source[4])
             for part in range(self.minibatches):
                 self._minibatch(source, part, epoch * self.minibatches + part)
             self.turn += 1
             if self.config.target_kl is not None:
                 self._stop_on_kl(epoch)
+
+    def _measure(self, advantages):
+        self._moments[(self.minibatches, minibatch.MOMENT_BLOCKS), self.threads, self._stream()](
+            advantages, self.seed, view(self.turn), self.rows, view(self.moments)
+        )
 
     def _stop_on_kl(self, epoch):
         passed = self.sums[epoch * self.minibatches : (epoch + 1) * self.minibatches].sum((0, 1))
@@ -252,7 +259,7 @@ class FusedUpdate:
     def _minibatch(self, source, part, index):
         warps = self.threads // self.lanes
         bars, account, actions, log_probs, advantages, returns = source
-        self._gather[blocks_for(self.rows, warps), self.threads, self._stream()](
+        self._gather[blocks_for(self.rows, warps * min(minibatch.SAMPLES, self.lanes)), self.threads, self._stream()](
             self.table, bars, account, actions, log_probs, advantages, returns, self.features, self.seed, view(self.turn), part,
             self._pairs(self.x), *map(view, self.batch),
         )  # fmt: skip

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from numba_rl.config import PpoConfig
-from numba_rl.trainer.fused_update import FusedUpdate
+from numba_rl.trainer.fused_update import GROUPS, FusedUpdate
 
 SIZES = {"128 x 500": 64_000, "4,096 x 128": 524_288}
 
@@ -50,6 +50,13 @@ def median_ms(run, repeats=20):
         torch.cuda.synchronize()
         times.append(start.elapsed_time(end))
     return statistics.median(times)
+
+
+def kernel_table(run):
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        run()
+        torch.cuda.synchronize()
+    return profile.key_averages().table(sort_by="cuda_time_total", row_limit=25, max_name_column_width=60)
 
 
 def data_of(samples, bars=20_000):
@@ -96,19 +103,23 @@ def plain_torch(samples, table, bars, account, actions, old, advantages, returns
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json")
+    parser.add_argument("--profile", action="store_true", help="print the kernels of one captured update by time")
+    parser.add_argument("--groups", type=int, default=GROUPS, help="rows of partial sums")
     options = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = True
     config, rows = PpoConfig(), []
     for label, samples in SIZES.items():
         table, *data = data_of(samples)
         actor, critic = networks("cuda")
-        update = FusedUpdate(actor, critic, table, config, samples, seed=0)
+        update = FusedUpdate(actor, critic, table, config, samples, seed=0, groups=options.groups)
         graph = captured(lambda: update.update(*data))
         values = torch.zeros(samples, device="cuda")
         critic_graph = captured(lambda: update.critic_values(data[0], data[1], values))
         ours = median_ms(graph.replay)
         assert int(update.counts[2]) == 0 and torch.isfinite(update.weights).all()
         critic_ms = median_ms(critic_graph.replay)
+        if options.profile:
+            print(kernel_table(graph.replay), flush=True)
         plain = captured(plain_torch(samples, table, *data, config))
         rows.append(
             {"size": label, "samples": samples, "update_ms": ours, "critic_ms": critic_ms, "plain_torch_graph_tf32_ms": median_ms(plain.replay)}

@@ -41,9 +41,13 @@ def test_loss_and_gradients():
     old = (log_pi[np.arange(samples), taken] + random.normal(size=samples) * 0.3).astype(np.float32)
     old[3] -= 95  # a ratio that overflows float32
     advantages, returns = (random.normal(size=samples).astype(np.float32) for _ in range(2))
-    moments = np.zeros((1, 2), np.float32)
-    moments[0] = advantages.mean(), 1 / (advantages.std(ddof=1) + 1e-8)
-    settings = np.array([0.2, 0.5, 0.01, 0], np.float32)
+    moments = np.zeros((1, minibatch.MOMENT_BLOCKS, 2), np.float32)
+    for part in range(minibatch.MOMENT_BLOCKS):
+        first, stop = samples * part // minibatch.MOMENT_BLOCKS, samples * (part + 1) // minibatch.MOMENT_BLOCKS
+        if stop > first:
+            mean = advantages[first:stop].mean()
+            moments[0, part] = mean, ((advantages[first:stop] - mean) ** 2).sum()
+    settings = np.array([0.2, 0.5, 0.01, 1], np.float32)
     blocks, offset = 2, 3
     partial = np.full((blocks, offset + 2 * hidden + 1 + columns), 9, np.float32)
     logit_gradient, hidden_gradient = np.zeros((samples, columns // 2), np.uint32), np.zeros((samples, hidden // 2), np.uint32)
@@ -69,11 +73,11 @@ def test_loss_and_gradients():
 
 def test_relu_backward_and_bias_gradient():
     random = np.random.default_rng(1)
-    gradient, _ = to_pairs(random.normal(size=(37, 12)))
-    hidden, outputs = to_pairs(np.maximum(random.normal(size=(37, 12)), 0))
+    gradient, _ = to_pairs(random.normal(size=(97, 24)))
+    hidden, outputs = to_pairs(np.maximum(random.normal(size=(97, 24)), 0))
     expected = np.where(outputs > 0, from_pairs(gradient), 0)
-    partial = np.zeros((3, 14), np.float32)
-    relu_grad.make_relu_grad(lanes=4)[(2, 3), 4 * relu_grad.ROWS](gradient, hidden, partial, 2)
+    partial = np.zeros((3, 26), np.float32)
+    relu_grad.make_relu_grad(lanes=4)[(2, 3), 4 * relu_grad.ROWS](gradient.view(np.uint64), hidden.view(np.uint64), partial, 2)
     np.testing.assert_array_equal(from_pairs(gradient), expected)
     np.testing.assert_allclose(partial[:, 2:].sum(0), expected.astype(np.float64).sum(0), rtol=1e-5, atol=1e-5)
     assert not partial[:, :2].any()
@@ -132,12 +136,12 @@ def test_minibatches_cover_the_rollout_once():
     gather, states, moments = minibatch.make_kernels(lanes=4)
     rows = samples // parts
     seen = []
-    statistics = np.zeros((parts, 2), np.float32)
-    moments[parts, 4](floats[1], 11, turn, rows, 1, statistics)
+    statistics = np.zeros((parts, minibatch.MOMENT_BLOCKS, 2), np.float32)
+    moments[(parts, minibatch.MOMENT_BLOCKS), 4](floats[1], 11, turn, rows, statistics)
     for part in range(parts):
         x = np.zeros((rows, width // 2), np.uint32)
         outputs = [np.zeros(rows, np.int32), *(np.zeros(rows, np.float32) for _ in range(3))]
-        gather[rows, 4](table, bar, account, actions, *floats, features, 11, turn, part, x, *outputs)
+        gather[2, 4](table, bar, account, actions, *floats, features, 11, turn, part, x, *outputs)
         picked = outputs[0]
         assert picked.tolist() == [permuted(part * rows + w, samples, 11, 7) for w in range(rows)]
         expected = np.concatenate([rounded[bar[picked], :features], to_pairs(np.pad(account[picked], ((0, 0), (0, 1))))[1][:, :3]], 1)
@@ -145,7 +149,8 @@ def test_minibatches_cover_the_rollout_once():
         for output, source in zip(outputs[1:], floats, strict=True):
             np.testing.assert_array_equal(output, source[picked])
         advantages = floats[1][picked].astype(np.float64)
-        assert statistics[part] == pytest.approx([advantages.mean(), 1 / (advantages.std(ddof=1) + 1e-8)], rel=1e-4)
+        mean, inverse = minibatch._combined.cpu(statistics, part, rows)
+        assert (mean, inverse) == pytest.approx((advantages.mean(), 1 / (advantages.std(ddof=1) + 1e-8)), rel=1e-4)
         seen += picked.tolist()
     assert sorted(seen) == list(range(samples))
     x = np.zeros((samples, width // 2), np.uint32)

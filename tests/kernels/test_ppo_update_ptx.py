@@ -9,13 +9,13 @@ from numba_rl.kernels import adam, minibatch, ppo_loss, relu_grad
 from numba_rl.kernels.value_head import make_value_head
 gather, states, moments = minibatch.make_kernels()
 norm, step = adam.make_kernels()
-pairs, column, table = array(u32, 2), array(f32), array(f32, 2)
+pairs, column, table, parts, quads = array(u32, 2), array(f32), array(f32, 2), array(f32, 3), array(types.uint64, 2)
 KERNELS = {
     "gather": (gather, (pairs, array(i32), table, array(i32), column, column, column, i64, i64, array(i64), i64, pairs, array(i32), column, column, column)),
     "states": (states, (pairs, array(i32), table, i64, i64, pairs)),
-    "moments": (moments, (column, i64, array(i64), i64, i64, table)),
-    "relu_grad": (relu_grad.make_relu_grad(), (pairs, pairs, table, i64)),
-    "ppo_loss": (ppo_loss.make_ppo_loss(45, 32), (table, column, pairs, column, array(i32), column, column, column, table, i64, column, pairs,
+    "moments": (moments, (column, i64, array(i64), i64, parts)),
+    "relu_grad": (relu_grad.make_relu_grad(), (quads, quads, table, i64)),
+    "ppo_loss": (ppo_loss.make_ppo_loss(45, 32), (table, column, pairs, column, array(i32), column, column, column, parts, i64, column, pairs,
                  pairs, table, i64, i64, table)),
     "norm": (norm, (column, table, column, i64, i64, column)),
     "adam": (step, (column, column, column, column, column, i64, i64, column, column, f32, array(i32), array(i64), i64, column, array(u32))),
