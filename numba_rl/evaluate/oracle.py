@@ -28,7 +28,7 @@ from numba_rl.rules.portfolio import open_portfolio
 EXPOSURE_GRID = np.linspace(-1.0, 1.0, 17)
 DEVIATIONS = 161  # grid points of the hidden deviation, over +-5 stationary deviations
 NODES = 41  # of the next bar's noise, Gauss-Hermite
-TOLERANCE = 1e-10  # of the span of a sweep's change, log growth a bar
+TOLERANCE = 1e-9  # of the span of a sweep's change, log growth a bar
 
 
 class Oracle:
@@ -153,18 +153,16 @@ def _iterate(reward, after, traded, chance, transition, weights):
     everything = np.einsum("k,hkj->hj", weights, transition)
     to = _interpolation(np.clip(after, -1, 1), held)  # [E, A, E]
     values = np.zeros(reward.shape[:2])
-    side_of = (traded < 0).astype(int)
-    index = which[np.arange(ACTIONS)[None, :], side_of]  # [E, A]
+    sells = traded < 0
     for _ in range(20_000):
         expected = everything @ values  # [H, E]
         filled = np.stack([operator @ values for _, operator in operators])  # [O, H, E]
-        quality = np.empty_like(reward)
+        quality = reward.copy()
         for action in range(ACTIONS):
-            reached = np.einsum("ohe,fe->ohf", filled, to[:, action])  # value after the fill, where it happens
-            missed = expected[None] - filled  # value of staying, where it does not
-            rows = np.arange(len(held))
-            quality[:, :, action] = (reached + missed)[index[:, action], :, rows].T
-        quality = reward + quality
+            by_side = filled[which[action]]  # [2, H, E]
+            # value after the fill, where it happens, and of staying, where it does not
+            worth = by_side @ to[:, action].T + (expected - by_side)
+            quality[:, :, action] += np.where(sells[:, action], worth[1], worth[0])
         updated = quality.max(-1)
         gained = updated - values
         span = np.ptp(gained)
