@@ -22,53 +22,53 @@ FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
 
 
 class TrainingProgress:
-    """A context manager whose ``update`` is the trainer's ``progress``: a dict with "step" and any of FIGURES.
+    """A context manager whose ``update`` is the trainer's ``progress``: a dict with "step", "seconds" and any of FIGURES.
 
     A figure that is not in one call keeps its last value (validation is not run every epoch); one that is not finite
     or was never given is left out.
     """
 
     def __init__(self, steps: int, time_limit: float | None, console: Console | None = None) -> None:
+        """steps, time_limit (seconds, or None): where training ends, whichever comes first."""
         self.steps = steps
         self.time_limit = time_limit
         self.console = console or Console()
         self._figures: dict[str, float] = {}
-        self._started = self._last_line = time.monotonic()
+        self._last_line = time.monotonic()
         self._bar: Progress | None = None
         if self.console.is_terminal:
             self._bar = Progress(
                 TextColumn("{task.percentage:>3.0f}%"), BarColumn(bar_width=20), TextColumn("{task.description}"), console=self.console
             )
-            self._task = self._bar.add_task("starting", total=steps)
+            self._task = self._bar.add_task("preparing", total=1.0)
 
     def update(self, figures: Mapping[str, Any]) -> None:
         """Show the state of training after an epoch."""
         self._figures |= {name: float(value) for name, value in figures.items() if isinstance(value, int | float)}
         now = time.monotonic()
-        step = int(self._figures.get("step", 0))
+        step, seconds = self._figures.get("step", 0.0), self._figures.get("seconds", 0.0)
+        done = min(max(step / self.steps, seconds / self.time_limit if self.time_limit else 0.0), 1.0)
         if self._bar is not None:
-            self._bar.update(self._task, completed=step, description=self._text(step, now))
-        elif now - self._last_line >= _LINE_SECONDS or step >= self.steps:
+            self._bar.update(self._task, completed=done, description=self._text(step, seconds))
+        elif now - self._last_line >= _LINE_SECONDS or done >= 1.0:
             self._last_line = now
-            self.console.print(f"{min(100 * step / self.steps, 100):3.0f}%  {self._text(step, now)}", highlight=False, soft_wrap=True)
+            self.console.print(f"{100 * done:3.0f}%  {self._text(step, seconds)}", highlight=False, soft_wrap=True)
 
-    def _text(self, step: int, now: float) -> str:
-        parts = [f"{step:,} of {self.steps:,} steps"]
+    def _text(self, step: float, seconds: float) -> str:
+        parts = [f"{step:,.0f} steps"]
         for name, (label, form) in FIGURES.items():
             value = self._figures.get(name, math.nan)
             if math.isfinite(value):
                 parts.append(f"{form(value)} {label}" if name == "steps_per_second" else f"{label} {form(value)}")
-        left = self._seconds_left(step, now)
-        if left is not None:
-            parts.append(f"{clock(left)} left")
-        return ", ".join(parts)
+        left = self._seconds_left(step, seconds)
+        return ", ".join(parts if left is None else [*parts, f"{clock(left)} left"])
 
-    def _seconds_left(self, step: int, now: float) -> float | None:
+    def _seconds_left(self, step: float, seconds: float) -> float | None:
         speed = self._figures.get("steps_per_second", 0.0)
-        left = [max(self.steps - step, 0) / speed] if speed > 0 else []
+        left = [(self.steps - step) / speed] if speed > 0 else []
         if self.time_limit is not None:
-            left.append(max(self.time_limit - (now - self._started), 0.0))
-        return min(left, default=None)
+            left.append(self.time_limit - seconds)
+        return max(min(left), 0.0) if left else None
 
     def __enter__(self) -> Self:
         if self._bar is not None:

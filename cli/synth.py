@@ -33,7 +33,7 @@ def synth(kind: str, out: Path, bars: int, seed: int, price: float, force: bool,
     Example: rltrain data synth mean_reverting --bars 200000 --seed 1 --out market.csv.gz
     """
     from numba_rl.data.synthetic import generate
-    from numba_rl.data.writer import check_suffix, write_bars
+    from numba_rl.data.write import check_suffix, write_bars
 
     check_suffix(out)
     if out.exists() and not force:
@@ -41,8 +41,5 @@ def synth(kind: str, out: Path, bars: int, seed: int, price: float, force: bool,
     if not out.parent.is_dir():
         raise UserError(f"{out.parent} is no directory; make it first")
     made = generate(kind, bars, seed, price=price, **{name: value for name, value in settings.items() if value is not None})
-    try:
-        write_bars(made.bars, out)
-    except OSError as problem:
-        raise UserError(f"{out} cannot be written: {problem.strerror or problem}") from problem
+    write_bars(out, made.bars)
     click.echo(f"{out}: {bars:,} one-minute bars, {kind} ({KINDS[kind]}), seed {seed}")

@@ -124,7 +124,7 @@ def _work(config: Config, run: RunDir, market, folds) -> None:
 
     @contextmanager
     def begin(job: "Job") -> Iterator:
-        click.echo(f"fold {job.number} of {len(folds)}, seed {job.seed}")
+        click.echo(f"fold {job.number} (of {len(folds)}), seed {job.seed}")
         with TrainingProgress(config.train.steps, config.train.time_limit) as progress:
             yield progress.update
 
