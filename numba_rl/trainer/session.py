@@ -100,44 +100,58 @@ class _Session:
         return Result(*self.done, self._seconds(), reason, self.best)
 
     def _loop(self, tracker: Tracker) -> str:
-        trainer, settings = self.trainer, self.config.train
-        last = 0.0
-        while True:
-            reason = self._reason_to_stop()
-            if reason is not None:
-                return reason
+        settings = self.config.train
+        reason, last = self._reason_to_stop(), 0.0
+        while reason is None:
             # Without a copy, an epoch that is broken off leaves the run at its last checkpoint.
             snapshot = self._state() if last > SNAPSHOT_SECONDS else None
             begun = time.monotonic()
             try:
-                trainer.epoch()
+                self.trainer.epoch()
+                figures = self.trainer.statistics()
             except _EpochUndone:
                 if snapshot is not None:
                     self._save("latest", snapshot)
                 self.undone = True
                 return "interrupted"
+            except Exception as error:  # out of memory, a compiler's and a driver's errors have no common class
+                if self.trainer.device.type != "cuda" or isinstance(error, UserError):
+                    raise
+                self._leave_gpu(error)
+                continue
+            trainer = self.trainer
             self.done = trainer.steps, trainer.epochs
-            figures = trainer.statistics()
             last = time.monotonic() - begun
             figures["charts/SPS"] = trainer.steps_per_epoch / last
             self._guard(figures)
-            ends = self._reason_to_stop() not in (None, "interrupted")
+            reason = self._reason_to_stop()
+            ends = reason not in (None, "interrupted")
             if self.validate is not None and (trainer.epochs % settings.validate_every == 0 or ends):
                 figures["validation/sharpe"] = self._validate()
+                patience = self.config.guard.plateau_patience
+                if reason is None and patience and self.stale >= patience:
+                    reason = "plateau"
             tracker.add(figures, step=trainer.steps, epoch=trainer.epochs, seconds=self._seconds())
-            self.progress(_shown(trainer.steps, figures))
-            if trainer.epochs % settings.checkpoint_every == 0 and not ends:
+            self.progress({"seconds": self._seconds()} | _shown(trainer.steps, figures))
+            if trainer.epochs % settings.checkpoint_every == 0 and reason is None:
                 self._save("latest")
+            if reason is None and self.stop.requested is not None:  # while it was validated, shown or saved
+                reason = "interrupted"
+        return reason
 
     def _reason_to_stop(self) -> str | None:
         if self.trainer.steps >= self.config.train.steps:
             return "finished"
         if self.config.train.time_limit is not None and self._seconds() >= self.config.train.time_limit:
             return "time limit"
-        patience = self.config.guard.plateau_patience
-        if patience and self.stale >= patience:
-            return "plateau"
         return "interrupted" if self.stop.requested is not None else None
+
+    def _leave_gpu(self, error: Exception) -> None:
+        """Go on on the CPU path from the last checkpoint: what a failed kernel left on the GPU cannot be trusted."""
+        self._warn(f"the GPU failed in epoch {self.done[1] + 1} ({_one_line(error)}); training goes on on the CPU path from the last checkpoint")
+        self.trainer = build(_on_cpu(self.config), self.market, self._poll, self._warn)
+        self._load()
+        self._note()
 
     def _poll(self) -> None:
         """Called within an epoch: breaks it off where a stop was asked for and the epoch does not end soon."""
@@ -196,7 +210,7 @@ class _Session:
         checkpoint.refuse_changes(saved, self.config, self.market)
         try:
             self.trainer.load(saved.tensors)
-            self.before = float(saved.metadata["seconds"])
+            self.before, self.started = float(saved.metadata["seconds"]), time.monotonic()
             self.best, self.best_step, self.stale = (saved.metadata[name] for name in ("best", "best_step", "stale"))
         except (KeyError, RuntimeError, ValueError, TypeError) as error:
             raise CheckpointError(f"{path}: lacks what a resume needs ({' '.join(str(error).split())}); train anew") from None
@@ -229,11 +243,15 @@ def build(config: Config, market: Market, poll=lambda: None, warn: Callable[[str
     A GPU that cannot be used gives a warning and the CPU path.
     """
     base = load_reward(config.reward.function) if config.reward.function else None
-    if pick_device(config, warn).type == "cuda":
+    device = pick_device(config, warn)
+    if device.type == "cuda":
         try:
-            return _built(config, market, torch.device("cuda"), base, poll)
-        except (RuntimeError, gpu.cuda.CudaSupportError) as error:  # out of memory is a RuntimeError too
-            warn(f"the GPU cannot be used ({' '.join(str(error).split())[:200]}); training goes on on the CPU path")
+            return _built(config, market, device, base, poll)
+        except UserError:
+            raise
+        except Exception as error:  # out of memory, a compiler's and a driver's errors have no common class
+            warn(f"the GPU cannot be used ({_one_line(error)}); training goes on on the CPU path")
+            config = _on_cpu(config)
     return _built(config, market, torch.device("cpu"), base, poll)
 
 
@@ -248,6 +266,10 @@ def _trainer(config: Config, market: Market, device: torch.device, base, poll=la
     if config.train.collector == "fused":
         raise ConfigError("train.collector = fused needs a GPU and a kernel for this network; use auto or batched")
     return Ppo(config, BatchedCollector(market, config, device=device, base=base), poll)
+
+
+def _on_cpu(config: Config) -> Config:
+    return replace(config, {"train.device": "cpu", "train.collector": "batched", "train.precision": "auto"})
 
 
 def _tiny(config: Config) -> Config:
@@ -276,6 +298,10 @@ def _threads(count: int | None) -> Iterator[None]:
     finally:
         torch.set_num_threads(before[0])
         numba.set_num_threads(before[1])
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def _shown(step: int, figures: dict[str, float]) -> dict[str, float]:

@@ -212,3 +212,38 @@ def test_threads_are_those_of_the_settings_while_training(market, small, new_run
     session.train(config, new_run(config), market, progress=lambda figures: seen.append(torch.get_num_threads()))
     assert seen == [1]
     assert torch.get_num_threads() == before
+
+
+def test_a_gpu_that_fails_while_training_gives_the_cpu_path_from_the_last_checkpoint(market, small, new_run, monkeypatch, caplog):
+    config = small({"train.steps": 6 * EPOCH, "train.checkpoint_every": 2})
+    straight, failing = new_run(config, "straight"), new_run(config, "failing")
+    session.train(config, straight, market)
+    real, failed = session.Ppo.epoch, []
+
+    def epoch(self):
+        if self.epochs == 3 and not failed:
+            failed.append(self)
+            self.device = torch.device("cuda")  # as on a GPU
+            raise RuntimeError("CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be ...")
+        real(self)
+
+    monkeypatch.setattr(session.Ppo, "epoch", epoch)
+    result = session.train(config, failing, market)
+    assert (result.reason, result.steps) == ("finished", 6 * EPOCH)
+    assert "the GPU failed in epoch 4 (CUDA error: an illegal memory access" in caplog.text
+    assert equal(tensors(straight), tensors(failing))
+    assert [row["epoch"] for row in rows(failing)] == ["1", "2", "3", "3", "4", "5", "6"]
+
+
+def test_an_error_that_is_not_a_gpus_is_not_hidden(market, small, new_run, monkeypatch):
+    config = small()
+    real = session.Ppo.epoch
+
+    def epoch(self):
+        if self.epochs == 1:
+            raise RuntimeError("a bug")
+        real(self)
+
+    monkeypatch.setattr(session.Ppo, "epoch", epoch)
+    with pytest.raises(RuntimeError, match="a bug"):
+        session.train(config, new_run(config), market)
