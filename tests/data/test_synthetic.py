@@ -6,7 +6,7 @@ from scipy import stats
 
 from numba_rl.data.bars import read_bars
 from numba_rl.data.synthetic import DEFAULTS, fill_probability, generate
-from numba_rl.data.writer import SUFFIXES, write_bars
+from numba_rl.data.write import SUFFIXES, write_bars
 from numba_rl.errors import ConfigError, UserError
 
 KINDS = list(DEFAULTS)
@@ -112,15 +112,20 @@ def test_what_cannot_be_drawn(arguments, says):
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_written_market_is_read_back_bit_for_bit(tmp_path, suffix):
     bars = generate("momentum", 45_000, seed=2).bars
-    write_bars(bars, tmp_path / f"market{suffix}")
+    write_bars(tmp_path / f"market{suffix}", bars)
     read = read_bars(tmp_path / f"market{suffix}")
     assert read.digest() == bars.digest() and read.bars_per_year == bars.bars_per_year and read.notices == ()
     assert [path.name for path in tmp_path.iterdir()] == [f"market{suffix}"]
 
 
-def test_an_unknown_suffix_is_refused(tmp_path):
+def test_what_cannot_be_written(tmp_path):
     with pytest.raises(UserError, match=r"end the file's name with one of them"):
-        write_bars(generate("momentum", 10).bars, tmp_path / "market.txt")
+        write_bars(tmp_path / "market.txt", generate("momentum", 10).bars)
+    with pytest.raises(UserError, match=r"cannot be written: No such file or directory"):
+        write_bars(tmp_path / "absent" / "market.csv", generate("momentum", 10).bars)
+    (tmp_path / "folder.csv").mkdir()
+    with pytest.raises(UserError, match=r"cannot be written: Is a directory"):
+        write_bars(tmp_path / "folder.csv", generate("momentum", 10).bars)
 
 
 def test_the_command_line(rltrain, tmp_path):
