@@ -221,7 +221,9 @@ def _play(job: Job, run: RunDir, config: Config, market: Market, own: Range, hol
         about[f"{name}_bars"] = span.bars
     about |= {"purged_bars": job.fold.purged.bars, "embargo_bars": job.fold.embargo.bars, "checkpoint": note["checkpoint"]}
     about |= {"validation_sharpe_per_bar": note["validation_sharpe_per_bar"], "in_sample_sharpe": note["in_sample"]["sharpe"]}
-    return Played(job, note["checkpoint"], note["validation_sharpe_per_bar"], note["in_sample"], Window(job.fold.test, results[0], hold, about), results[-1])
+    trained = (time_text(market.timestamp[job.fold.train.start]), time_text(market.timestamp[job.fold.train.stop - 1]))
+    window = Window(job.fold.test, results[0], hold, about, trained)
+    return Played(job, note["checkpoint"], note["validation_sharpe_per_bar"], note["in_sample"], window, results[-1])
 
 
 def _through(spans: Sequence[Range], play: Callable[[Range], list[Backtest]]) -> list[Backtest]:

@@ -18,7 +18,7 @@ from numba_rl.evaluate.sections import stretched
 from numba_rl.evaluate.svg import time_axis
 from numba_rl.evaluate.tables import equity_table, trades_table, write_csv, write_parquet
 from numba_rl.evaluate.walk_forward import Played, WalkForward
-from numba_rl.evaluate.windows import windows_section, windows_table
+from numba_rl.evaluate.windows import UNITS, windows_section, windows_table
 from numba_rl.files import atomic_write
 from numba_rl.rundir import RunDir
 
@@ -79,12 +79,11 @@ def _windows(found: WalkForward) -> Section:
     text = (
         f"A new policy was trained for each window ({found.config.algorithm.upper()}, {found.config.train.steps:,} steps), on bars before it only. "
         "The account below carries its capital from window to window; each window's position is closed at its end, at cost. "
-        "The bars of buy-and-hold here are bought and closed in each window as well; over time, below, it is held throughout."
+        "Buy-and-hold is bought and closed in each window here; over time, below, it is held throughout."
     )
     if len(found.played) > 1:
         text += f" Of {len(found.accounts)} seeds this is seed {found.seed}, the median by final equity."
-    names = {"fold": "Fold", "seed": "Seed"} if len(found.played) > 1 else {"fold": "Fold"}
-    return windows_section([p.window for p in found.headline], names, "Test windows", text)
+    return windows_section([p.window for p in found.headline], {"fold": "Fold"}, text=text)
 
 
 def _seeds(found: WalkForward) -> Section:
@@ -105,8 +104,10 @@ def _seeds(found: WalkForward) -> Section:
     rows = []
     for seed, account in found.accounts.items():
         figures = compute_metrics(account)
-        cells = [show(figures[key], unit) for key, unit in (("total_return", "percent"), ("sharpe", "ratio"), ("max_drawdown", "percent"), ("costs", "money"))]
-        rows.append([f"{seed}{' (this report)' if seed == found.seed else ''}", *cells, f"{np.nanmin(values[list(found.played).index(seed)]):.2%}", f"{np.nanmax(values[list(found.played).index(seed)]):.2%}"])
+        cells = [show(figures[key], UNITS[key]) for key in ("total_return", "sharpe", "max_drawdown", "costs")]
+        own = values[list(found.played).index(seed)]
+        ends = [show(float(end(own)), "percent") for end in (np.nanmin, np.nanmax)]
+        rows.append([f"{seed}{' (this report)' if seed == found.seed else ''}", *cells, *ends])
     head = ["Seed", "Net return", "Sharpe ratio a year", "Maximum drawdown", "Costs", "Worst fold", "Best fold"]
     return Section("Seeds", [*blocks, Table(head, rows)])
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from markupsafe import Markup
 
 from numba_rl.config import Config
 from numba_rl.data.market import Market
@@ -19,12 +20,18 @@ from numba_rl.evaluate.formatting import show, time_text
 from numba_rl.evaluate.metrics import METRICS, compute_metrics
 from numba_rl.rules.actions import EXPOSURES, MARKET, NORMAL, compose
 
-# of METRICS, in windows.csv; the report's table shows the second list
+# of METRICS: in windows.csv, and with their headings in the report
 COLUMNS = (
     "total_return", "gross_return", "annual_return", "volatility", "sharpe", "sharpe_per_bar", "sortino", "calmar", "max_drawdown", "turnover",
     "trades", "hit_rate", "average_exposure", "absolute_exposure", "time_in_market", "fees", "spread_cost", "financing", "costs",
 )  # fmt: skip
-SHOWN = ("total_return", "sharpe", "sortino", "max_drawdown", "turnover", "trades", "absolute_exposure", "costs")
+SHOWN = {
+    "total_return": "Net return", "sharpe": "Sharpe", "sortino": "Sortino", "max_drawdown": "Draw-down", "turnover": "Turn-over",
+    "trades": "Trades", "absolute_exposure": "Exposure", "costs": "Costs",
+}  # fmt: skip
+
+
+UNITS = {metric.key: metric.unit for metric in METRICS}
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,7 @@ class Window:
     agent: Backtest
     hold: Backtest
     about: Mapping[str, Any] = field(default_factory=dict)
+    trained: tuple[str, str] | tuple[()] = ()  # first and last bar (UTC) of its training, the validation included
 
     @property
     def dates(self) -> tuple[str, str]:
@@ -93,15 +101,21 @@ def windows_section(windows: Sequence[Window], names: Mapping[str, str], title: 
     returns = [np.array([_number(f[k]["total_return"]) for f in each]) for k in (1, 2)]
     labels = [window.dates[0][:10] for window in windows]
     picture = bars_chart("Net return by window", labels, [Line("Agent", returns[0]), Line("Buy-and-hold", returns[1], "hold")], "percent")
+    fitted = any(window.trained for window in windows)
     rows = []
     for window, own, hold in each:
-        row = [*(_cell(window.about[name]) for name in names), f"{window.dates[0]} to {window.dates[1]}"]
-        for metric in METRICS:
-            if metric.key in SHOWN:
-                row.append(signed(own[metric.key], metric.unit) if metric.key == "total_return" else show(own[metric.key], metric.unit))
+        row = [*(_cell(window.about[name]) for name in names), *([lines(*window.trained)] if fitted else []), lines(*window.dates)]
+        for key in SHOWN:
+            row.append(signed(own[key], UNITS[key]) if key == "total_return" else show(own[key], UNITS[key]))
         rows.append([*row, show(hold["total_return"], "percent"), signed(_excess(own, hold), "percent")])
-    head = [*names.values(), "Test (UTC)", *(metric.label for metric in METRICS if metric.key in SHOWN), "Buy-and-hold", "Difference"]
-    return Section(title, [picture, Table(head, rows, _beaten(returns), scroll=len(rows) > 14)], text)
+    head = [*names.values(), *(["Trained on (UTC)"] if fitted else []), "Tested on (UTC)", *SHOWN.values(), "Hold", "Excess"]
+    note = f"{_beaten(returns)} Sharpe and Sortino ratios a year; exposure unsigned; hold: return of buy-and-hold; excess over it."
+    return Section(title, [picture, Table(head, rows, note=note, scroll=len(rows) > 14)], text)
+
+
+def lines(first: str, last: str) -> Markup:
+    """Two ends of a span, one under the other."""
+    return Markup('<span class="span">{}<br>{}</span>').format(first, last)
 
 
 def _beaten(returns: Sequence[np.ndarray]) -> str:
