@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.ptx import arithmetic, compile_ptx
+from ptx import arithmetic, compile_ptx
 
 SOURCE = """
 from numba_rl.kernels import adam, minibatch, ppo_loss, relu_grad

@@ -1,0 +1,103 @@
+"""Generalised advantage estimation as a scan over time, for a GPU: what kernels.gae computes, with many threads a slot.
+
+advantage[t] = delta[t] + c[t] * advantage[t + 1], with c[t] = gamma * lambda where the episode goes on and 0 where it ends, is
+a composition of affine maps, which is associative. A block owns a few neighbouring slots; a thread composes the map of a
+chunk of steps in registers, one thread a slot strings the chunks' maps together from the end, and each thread then walks
+its chunk with what comes from behind it. Every input is read once and every output written once: 18 bytes a sample.
+
+Shapes and meaning as in kernels.gae. Launch: ceil(N / slots) blocks of slots x chunks threads; launches longer than
+chunks x steps go backwards in several rounds.
+"""
+
+from functools import lru_cache
+
+from numpy import float32
+
+from numba_rl.gpu import blocks_for, cuda, jit
+
+
+@lru_cache
+def gae_scan_kernel(slots, chunks, steps):
+    """The kernel for blocks of `slots` x `chunks` threads, each with `steps` steps in registers."""
+    round_steps = chunks * steps
+
+    def gae_scan(rewards, values, ends, final_values, gamma, gae_lambda, advantages, returns):
+        offsets = cuda.shared.array((chunks, slots), float32)
+        factors = cuda.shared.array((chunks, slots), float32)
+        behind = cuda.shared.array(slots, float32)
+        delta = cuda.local.array(steps, float32)
+        factor = cuda.local.array(steps, float32)
+        value = cuda.local.array(steps, float32)
+        slot = cuda.threadIdx.x % slots
+        chunk = cuda.threadIdx.x // slots
+        e = cuda.blockIdx.x * slots + slot
+        length = rewards.shape[0]
+        inside = e < rewards.shape[1]
+        if chunk == 0:
+            behind[slot] = float32(0.0)
+        for turn in range((length + round_steps - 1) // round_steps):
+            first = length - (turn + 1) * round_steps + chunk * steps
+            for k in range(steps):
+                t = first + k
+                # outside the launch: the identity
+                delta[k] = float32(0.0)
+                factor[k] = float32(1.0)
+                value[k] = float32(0.0)
+                if inside and t >= 0:
+                    end = ends[t, e]
+                    value[k] = values[t, e]
+                    following = float32(0.0)
+                    factor[k] = float32(0.0)
+                    if end == 0:
+                        following = values[t + 1, e]
+                        factor[k] = gamma * gae_lambda
+                    elif end > 0:
+                        following = final_values[end - 1, e]
+                    delta[k] = rewards[t, e] + gamma * following - value[k]
+            offset = float32(0.0)
+            whole = float32(1.0)
+            for back in range(steps):
+                k = steps - 1 - back
+                offset = delta[k] + factor[k] * offset
+                whole = factor[k] * whole
+            offsets[chunk, slot] = offset
+            factors[chunk, slot] = whole
+            cuda.syncthreads()
+            if chunk == 0:
+                running = behind[slot]
+                for back in range(chunks):
+                    c = chunks - 1 - back
+                    here = offsets[c, slot] + factors[c, slot] * running
+                    offsets[c, slot] = running  # what comes from behind chunk c
+                    running = here
+                behind[slot] = running
+            cuda.syncthreads()
+            running = offsets[chunk, slot]
+            for back in range(steps):
+                k = steps - 1 - back
+                running = delta[k] + factor[k] * running
+                if inside and first + k >= 0:
+                    advantages[first + k, e] = running
+                    returns[first + k, e] = running + value[k]
+            cuda.syncthreads()
+
+    return jit(gae_scan)
+
+
+def shape_for(length, count):
+    """(slots, chunks, steps) of a block: narrow blocks where there are few slots, so that all multiprocessors work."""
+    slots = 32 if count >= 4096 else 8
+    steps = 8
+    chunks = 1
+    while chunks * steps < length and slots * chunks < 512:
+        chunks *= 2
+    return slots, chunks, steps
+
+
+def launch_gae_scan(rewards, values, ends, final_values, gamma, gae_lambda, advantages, returns, stream=0, shape=None):
+    """Fill advantages and returns; arguments as `kernels.gae.launch_gae`. shape: (slots, chunks, steps) of a block."""
+    slots, chunks, steps = shape or shape_for(*rewards.shape)
+    kernel = gae_scan_kernel(slots, chunks, steps)
+    kernel[blocks_for(rewards.shape[1], slots), slots * chunks, stream](
+        rewards, values, ends, final_values, float32(gamma), float32(gae_lambda), advantages, returns
+    )
