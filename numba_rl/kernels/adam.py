@@ -13,6 +13,7 @@ parameters as bf16 pairs, written with them. norms float32 [2]: the norms before
 """
 
 import math
+from functools import lru_cache
 
 from numpy import float32
 
@@ -30,6 +31,7 @@ def norm_blocks(weights, weight_split, tail, tail_split):
     return sum((size + step - 1) // step for size, step in sizes)
 
 
+@lru_cache
 def make_kernels(lanes=32, warps=8):
     """(norm, adam) kernels for blocks of `warps` warps of `lanes` threads: 8 x 32 on a GPU, less in the simulator."""
     threads = lanes * warps

@@ -12,9 +12,10 @@ memory-bound, 4 P + 40 bytes a sample.
 """
 
 import math
+from functools import lru_cache
 
 from numba import int64
-from numpy import float32, int32, uint32
+from numpy import float32
 
 from numba_rl.gpu import both, cuda, jit, warp_broadcast, warp_sum
 from numba_rl.kernels.bf16 import high, low, pack
@@ -73,6 +74,7 @@ def _write_row(x, w, table, bar, account, i, features, lane, lanes):
 write_row = both()(_write_row).device
 
 
+@lru_cache
 def make_kernels(lanes=32):
     """(gather, states, moments) kernels for warps of `lanes` threads: 32 on a GPU, fewer in the simulator."""
     samples = min(SAMPLES, lanes)

@@ -21,6 +21,7 @@ its weight), entropy, approximate KL ((r - 1) - log r), clipped, samples, 0, 0. 
 """
 
 import math
+from functools import lru_cache
 
 from numpy import float32
 
@@ -35,6 +36,7 @@ SUMS = 8
 LANES, GROUPS_A_BLOCK = 8, 32  # lanes a sample, samples a block at a time
 
 
+@lru_cache
 def make_ppo_loss(actions, hidden_pairs, lanes=LANES, warps=GROUPS_A_BLOCK):
     """The kernel for `actions` logits and a last hidden layer of 2 * hidden_pairs: `warps` groups of `lanes` lanes a block."""
     logit_pairs = (actions + 15) // 16 * 8

@@ -6,6 +6,8 @@ in a fixed order (no atomics). Launch: grid (ceil(C / lanes), G), block lanes x 
 rows are in flight a thread.
 """
 
+from functools import lru_cache
+
 from numba import uint64
 from numpy import float32, uint32
 
@@ -34,6 +36,7 @@ def _masked(word, output):
 masked = _masked.device
 
 
+@lru_cache
 def make_relu_grad(lanes=32):
     """The kernel for blocks of `lanes` word columns: 32 on a GPU, fewer in the simulator."""
     width = 4 * lanes

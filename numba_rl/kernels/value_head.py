@@ -4,6 +4,8 @@ hidden uint32 [R, H / 2]: bf16 pairs; head float32 [H + 1]: weight and bias; val
 Cost: memory-bound, 2 H bytes a row.
 """
 
+from functools import lru_cache
+
 from numba import int64
 from numpy import float32
 
@@ -11,6 +13,7 @@ from numba_rl.gpu import cuda, jit, warp_sum
 from numba_rl.kernels.bf16 import high, low
 
 
+@lru_cache
 def make_value_head(lanes=32):
     """The kernel for warps of `lanes` threads: 32 on a GPU, fewer in the simulator."""
 
