@@ -112,6 +112,7 @@ class DqnConfig(_Section):
     variant: Literal["dueling", "branching", "noisy", "iqn", "exposure"] = "dueling"  # branching: three heads; iqn: quantiles
     hidden: tuple[Count, ...] = (256, 256)  # hidden layers
     head: Count = 128  # width of the value and advantage layers
+    quantiles: Count = 8  # of iqn: levels drawn for a target and for a prediction, and averaged over to act
     gamma: Share = 0.99  # discount of a step
     n_step: Count = 1  # steps of a return
     lr: Positive = 1e-4  # learning rate of Adam
@@ -119,12 +120,12 @@ class DqnConfig(_Section):
     double: bool = True  # the online network picks the next action, the target network values it
     batch: Count = 1024  # transitions of an update
     accumulate: Count = 1  # batches whose gradients are averaged for an update
-    updates: Count = 500  # per epoch
+    updates: Count | None = None  # per epoch; None: one for every 128 steps of a launch
     updates_per_graph: Count = 8  # captured together on a GPU
     target_rate: Annotated[float, Meta(gt=0, le=1)] = 0.005  # of Polyak averaging into the target network
     max_grad_norm: Positive = 10.0  # larger gradients are scaled down to it
-    epsilon_start: Share = 1.0  # share of random actions at the start
-    epsilon_end: Share = 0.05  # share of random actions at the end
+    epsilon_start: Share | None = None  # share of random actions at the start; None: 1, or 0 for noisy, which explores by itself
+    epsilon_end: Share | None = None  # share of random actions at the end; None: 0.05, or 0 for noisy
     epsilon_steps: Count = 500_000  # environment steps from start to end
     selection: Literal["epsilon", "softmax"] = "epsilon"  # how actions are drawn while collecting
     temperature: Positive = 1.0  # of softmax selection

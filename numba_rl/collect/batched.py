@@ -101,7 +101,7 @@ class BatchedCollector:
             finals=zeros(slots, dtype=torch.int32),
             status=zeros(slots, dtype=torch.int32),
         )
-        self._t = zeros(1, dtype=torch.int32)
+        self.t = zeros(1, dtype=torch.int32)
         state = self.slots
         self._slot_views = [self._view(state[name]) for name in ("portfolio", "barrier", "window", "shaping", "clock")]
         self._market_views = [self._view(self.prices), self._view(self.features)]
@@ -130,10 +130,12 @@ class BatchedCollector:
         return stream(torch.cuda.current_stream(self.device).cuda_stream)
 
     @torch.no_grad()
-    def collect(self, policy, *, actions=None, temperature: float = 1.0) -> Rollout:
+    def collect(self, policy, *, actions=None, choose=None, temperature: float = 1.0) -> Rollout:
         """Play one launch. policy: states float32 [N, F + 3] -> logits float32 [N, 45].
 
-        actions: int32 [L, N] to play instead of the policy's draws (log-probabilities are then 0).
+        actions: int32 [L, N] to play instead of the policy's draws (log-probabilities are then 0). choose: called as
+        choose(t, what the policy gave) to write row t of rollout.actions itself, instead of a draw; t is also in `self.t`
+        on the device (int32 [1]).
         """
         rollout = self.rollout
         if not self._started:
@@ -142,13 +144,14 @@ class BatchedCollector:
             rollout.states[0].copy_(rollout.states[self.steps])
         rollout.finals.zero_()
         rollout.status.zero_()
-        self._t.zero_()
-        given = actions is not None
-        if given:
+        self.t.zero_()
+        if actions is not None:
             rollout.actions.copy_(actions)
-        launch = self._launch(given=given, temperature=temperature)
+        launch = self._launch(given=actions is not None or choose is not None, temperature=temperature)
         for t in range(self.steps):
-            logits = rollout.log_probs[t, :, None] if given else policy(rollout.states[t]).float().contiguous()
+            if choose is not None:
+                choose(t, policy(rollout.states[t]))
+            logits = rollout.log_probs[t, :, None] if launch.given else policy(rollout.states[t]).float().contiguous()
             self._step(t, logits, launch)
         self.played += self.steps * self.episodes
         return rollout
@@ -161,9 +164,9 @@ class BatchedCollector:
             return
         kernel = self._steppers.step_kernel[blocks_for(self.episodes, THREADS), THREADS, self._stream()]
         kernel(
-            view(self._t), view(logits), *self._slot_views, *self._market_views, *self._output_views, launch, self.rules
+            view(self.t), view(logits), *self._slot_views, *self._market_views, *self._output_views, launch, self.rules
         )
-        self._t += 1
+        self.t += 1
 
     def state_dict(self) -> dict:
         """What an exact resume needs: the slots, the next states, and the number of steps played."""

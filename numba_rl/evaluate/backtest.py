@@ -11,6 +11,7 @@ from numba_rl.data.windows import Range
 from numba_rl.errors import UserError
 from numba_rl.evaluate.trades import Trades, round_trips
 from numba_rl.kernels import backtest as kernel
+from numba_rl.kernels.select import HELD, VOLATILITY
 from numba_rl.kernels.slots import BAR, CLOCK_FIELDS, CLOSE
 from numba_rl.kernels.step import Launch
 from numba_rl.rules.barrier import BARRIER_FIELDS
@@ -106,6 +107,11 @@ class _Windows:
             self.record, self.stops, self.steps, self.status, launch, self.rules,
         )  # fmt: skip
 
+    def routing(self):
+        """(exposures held float64 [W], volatility regimes float32 [W]) at the decision bars."""
+        bars = np.minimum(self.slots[4][:, BAR], len(self.market.regime) - 1)
+        return self.slots[0][:, HELD].copy(), self.market.regime[bars, VOLATILITY]
+
     def results(self, names) -> list[Backtest]:
         if self.status.any():
             w = int(np.argmax(self.status > 0))
@@ -170,8 +176,10 @@ def play_policy(
     softmax = config.evaluate.policy == "softmax"
     launch = Launch(config.train.seed, 0, 0, int(not softmax), 0, 1.0 / config.evaluate.temperature)
     states = torch.from_numpy(windows.states)[0]
+    routed = getattr(policy, "routed", False)  # its order type depends on the exposure held and the bar's volatility regime
     for t in range(windows.longest):
-        windows.play(kernel.play_windows, t, policy(states).float().contiguous().cpu().numpy(), launch)
+        logits = policy.routed_logits(states, *windows.routing()) if routed else policy(states)
+        windows.play(kernel.play_windows, t, logits.float().contiguous().cpu().numpy(), launch)
     return windows.results(names or [f"window {w}" for w in range(len(ranges))])
 
 

@@ -186,17 +186,38 @@ class DeviceReplay:
 
     def load_state_dict(self, state: dict[str, np.ndarray]):
         rows, priorities, counters, order, since = check_state(state, self.layout, self.mode)
-        size = len(rows)
         self.rows.zero_()
+        self.write_rows(0, rows)
+        self.restore({"priorities": priorities, "counters": counters, "order": order, "since_sort": np.array([since])})
+
+    def small_state(self) -> dict[str, np.ndarray]:
+        """All of `state_dict` but what is in the rows."""
+        ranked = int(self._ranked) if self.mode == at.RANK else 0
+        return {
+            "priorities": self.leaves[: self.size].cpu().numpy(), "counters": self.counters.cpu().numpy(),
+            "shape": np.array([self.capacity, self.state_width, self.mode], np.int64), "order": self._order[:ranked].cpu().numpy(),
+            "since_sort": np.array([-1 if self._since_sort is None else self._since_sort], np.int64),
+        }  # fmt: skip
+
+    def read_rows(self, low: int, high: int) -> np.ndarray:
+        """int32 [high - low, words]: those slots as they lie in memory."""
+        return self.rows[low:high].cpu().numpy()
+
+    def write_rows(self, low: int, rows: np.ndarray):
+        """Set the slots from `low` on; `restore` must follow."""
+        self.rows[low : low + len(rows)].copy_(torch.from_numpy(rows))
+
+    def restore(self, small: dict[str, np.ndarray]):
+        """Take over a `small_state` of a replay like this, and sum anew."""
+        priorities, order, since = small["priorities"], small["order"], int(small["since_sort"][0])
         self.leaves.zero_()
-        self.rows[:size].copy_(torch.from_numpy(rows))
-        self.leaves[:size].copy_(torch.from_numpy(priorities))
-        self.counters.copy_(torch.from_numpy(counters))
+        self.leaves[: len(priorities)].copy_(torch.from_numpy(priorities))
+        self.counters.copy_(torch.from_numpy(small["counters"]))
         if self.mode == at.RANK:
             self._order[: len(order)].copy_(torch.from_numpy(order))
             self._ranked.fill_(len(order))
         self._since_sort = None if since < 0 else since
-        self._known_filled = size > 0
+        self._known_filled = len(priorities) > 0
         self._launch(launch_resum, self.layout, self._views, 0, self.capacity, 0, warps=self._update_warps)
 
     def rejected(self) -> dict[str, int]:

@@ -147,11 +147,32 @@ class HostReplay:
 
     def load_state_dict(self, state: dict[str, np.ndarray]):
         rows, priorities, counters, order, since = check_state(state, self.layout, self.mode)
-        self.rows[: len(rows)] = rows
+        self.write_rows(0, rows)
+        self.restore({"priorities": priorities, "counters": counters, "order": order, "since_sort": np.array([since])})
+
+    def small_state(self) -> dict[str, np.ndarray]:
+        """All of `state_dict` but what is in the rows."""
+        return {
+            "priorities": self.leaves[: self.size].copy(), "counters": self.counters.copy(),
+            "shape": np.array([self.capacity, self.state_width, self.mode], np.int64), "order": self._order.copy(),
+            "since_sort": np.array([-1 if self._since_sort is None else self._since_sort], np.int64),
+        }  # fmt: skip
+
+    def read_rows(self, low: int, high: int) -> np.ndarray:
+        """int32 [high - low, words]: those slots as they lie in memory."""
+        return self.rows[low:high]
+
+    def write_rows(self, low: int, rows: np.ndarray):
+        """Set the slots from `low` on; `restore` must follow."""
+        self.rows[low : low + len(rows)] = rows
+
+    def restore(self, small: dict[str, np.ndarray]):
+        """Take over a `small_state` of a replay like this, and sum anew."""
+        priorities, since = small["priorities"], int(small["since_sort"][0])
         self.leaves[:] = 0
-        self.leaves[: len(rows)] = priorities
-        self.counters[:] = counters
-        self._order, self._since_sort = order, None if since < 0 else since
+        self.leaves[: len(priorities)] = priorities
+        self.counters[:] = small["counters"]
+        self._order, self._since_sort = small["order"], None if since < 0 else since
         self._resum(0, self.capacity)
 
     def rejected(self) -> dict[str, int]:

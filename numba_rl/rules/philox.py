@@ -16,12 +16,13 @@ Which draw is which (`slot` is the episode slot unless another meaning is given)
     NOISE        layer           noise resets so far      network           unit
     EVALUATE     window          step in the window       0                 0: action of a softmax policy
     BASELINE     path            step                     0                 0: trade or not, 1: which exposure
+    QUANTILE     network         batches drawn so far     0                 sample: level of a quantile
 """
 
 from numba import njit, uint32, uint64
 from numpy import float32
 
-START, ACTION, EXPLORE, REPLAY, NOISE, EVALUATE, BASELINE = range(1, 8)
+START, ACTION, EXPLORE, REPLAY, NOISE, EVALUATE, BASELINE, QUANTILE = range(1, 9)
 
 
 @njit(error_model="numpy")

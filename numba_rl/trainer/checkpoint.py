@@ -27,7 +27,8 @@ from numba_rl.data.market import Market
 from numba_rl.data.scaling import Scaling
 from numba_rl.errors import CheckpointError, UserError
 from numba_rl.files import atomic_write
-from numba_rl.trainer.networks import Network, build_actor
+from numba_rl.trainer.dqn_networks import build_q_network
+from numba_rl.trainer.networks import build_actor
 
 KIND, FORMAT = "numba_rl checkpoint", 1
 _HEADER = "numba_rl"  # key of the JSON in the file's metadata
@@ -145,7 +146,8 @@ def refuse_changes(checkpoint: Checkpoint, config: Config, market: Market) -> No
             )
     if not _same_scaling(checkpoint.scaling, market.scaling):
         raise CheckpointError(f"{checkpoint.path}: the features were scaled on another training range; resume with the same data.split")
-    for section in ("market", "reward", "episodes", config.algorithm, "train"):
+    learning = ("dqn", "replay") if config.algorithm == "dqn" else (config.algorithm,)
+    for section in ("market", "reward", "episodes", *learning, "train"):
         before, now = getattr(old, section), getattr(config, section)
         for field in ("seed",) if section == "train" else before.__struct_fields__:
             if getattr(before, field) != getattr(now, field):
@@ -177,8 +179,18 @@ class Policy:
     def __call__(self, states: torch.Tensor) -> torch.Tensor:
         return self.network(states.to(self.device))
 
+    @property
+    def routed(self) -> bool:
+        """Whether actions depend on more than the state, and `routed_logits` is to be called (exposure-only agents)."""
+        return getattr(self.network, "routed", False)
 
-_POLICIES = {"ppo": build_actor}  # algorithm -> builder(config, features) of the network that acts
+    @torch.no_grad()
+    def routed_logits(self, states: torch.Tensor, held, volatility) -> torch.Tensor:
+        """Logits of accounts that hold exposures `held` (float64 [N]) in volatility regimes `volatility` (float32 [N], unscaled)."""
+        return self.network.routed_logits(states.to(self.device), held, volatility)
+
+
+_POLICIES = {"ppo": build_actor, "dqn": build_q_network}  # algorithm -> builder(config, features) of the network that acts
 
 
 def load_policy(path: str | Path, device: str | torch.device = "cpu") -> Policy:
@@ -197,7 +209,7 @@ def load_policy(path: str | Path, device: str | torch.device = "cpu") -> Policy:
             raise CheckpointError(f"{path}: the weight {name} {what}; use another checkpoint")
         if not found.isfinite().all():
             raise CheckpointError(f"{path}: the weight {name} is not finite; use an earlier checkpoint")
-    network: Network = builder(config, len(scaling.names))
+    network = builder(config, len(scaling.names))
     network.load_state_dict({name: checkpoint.tensors[name] for name in shapes})
     network.requires_grad_(False)
     return Policy(network.to(device), config, scaling, checkpoint.metadata)

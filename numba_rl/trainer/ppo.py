@@ -49,11 +49,19 @@ class Batch(NamedTuple):
     returns: torch.Tensor  # [S]
 
 
+def learning_rate(config: Config, steps: int) -> float:
+    """Of the epoch after `steps`: a function of the steps played alone, so that a resumed run goes on where it was."""
+    ppo = config.ppo
+    left = max(0.0, 1.0 - steps / config.train.steps) if ppo.lr_schedule == "linear" else 1.0
+    return ppo.lr * left
+
+
 class Ppo:
     """One actor, one critic, and what trains them on the rollouts of a collector."""
 
     name = "ppo"
     FIGURES = FIGURES  # what `statistics` gives, in the order of the log
+    replay = None  # nothing is kept beside `state`
 
     def __init__(self, config: Config, collector: BatchedCollector, poll: Callable[[], None] = lambda: None):
         """poll is called between the steps of an epoch, on the host; it may raise, which leaves the epoch undone."""
@@ -91,15 +99,9 @@ class Ppo:
         """Environment steps of one launch."""
         return len(self.order)
 
-    def learning_rate(self) -> float:
-        """Of the next epoch: a function of the steps played alone, so that a resumed run goes on where it was."""
-        ppo = self.config.ppo
-        left = max(0.0, 1.0 - self.steps / self.config.train.steps) if ppo.lr_schedule == "linear" else 1.0
-        return ppo.lr * left
-
     def epoch(self) -> None:
         """One rollout and the update on it."""
-        self.optimizer.lr.fill_(self.learning_rate())
+        self.optimizer.lr.fill_(learning_rate(self.config, self.steps))
         rollout = self.collector.collect(self._act)
         rewards = self._rewards(rollout)
         batch, values = self._batch(rollout, rewards)

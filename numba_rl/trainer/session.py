@@ -24,7 +24,8 @@ from numba_rl.rules.user_reward import load_reward
 from numba_rl.rundir import RunDir
 from numba_rl.settings import check, replace
 from numba_rl.signals import StopRequest
-from numba_rl.trainer import checkpoint
+from numba_rl.trainer import checkpoint, replay_files
+from numba_rl.trainer.dqn import Dqn
 from numba_rl.trainer.ppo import Ppo
 from numba_rl.trainer.tracking import Tracker
 
@@ -104,7 +105,7 @@ class _Session:
         reason, last = self._reason_to_stop(), 0.0
         while reason is None:
             # Without a copy, an epoch that is broken off leaves the run at its last checkpoint.
-            snapshot = self._state() if last > SNAPSHOT_SECONDS else None
+            snapshot = self._state() if last > SNAPSHOT_SECONDS and self.trainer.replay is None else None
             begun = time.monotonic()
             try:
                 self.trainer.epoch()
@@ -202,7 +203,13 @@ class _Session:
 
     def _save(self, name: str, state=None) -> None:
         tensors, metadata = state or self._state()
-        checkpoint.save(self.run_dir.checkpoints / f"{name}.safetensors", tensors, metadata)
+        folder, replay = self.run_dir.checkpoints, self.trainer.replay
+        with_replay = replay is not None and name == "latest"
+        if with_replay:
+            replay_files.save(replay, self.config.replay, folder, metadata["steps"])
+        checkpoint.save(folder / f"{name}.safetensors", tensors, metadata)
+        if with_replay:
+            replay_files.clear(folder, metadata["steps"])
 
     def _load(self) -> None:
         path = self.run_dir.checkpoints / "latest.safetensors"
@@ -214,6 +221,10 @@ class _Session:
             self.best, self.best_step, self.stale = (saved.metadata[name] for name in ("best", "best_step", "stale"))
         except (KeyError, RuntimeError, ValueError, TypeError) as error:
             raise CheckpointError(f"{path}: lacks what a resume needs ({' '.join(str(error).split())}); train anew") from None
+        if self.trainer.replay is not None:
+            lacking = replay_files.load(self.trainer.replay, self.run_dir.checkpoints, saved.metadata["steps"])
+            if lacking is not None:
+                self._warn(lacking)
         threads = saved.metadata.get("threads")
         if self.trainer.device.type == "cpu" and threads != torch.get_num_threads():
             self._warn(f"resumed with {torch.get_num_threads()} threads instead of {threads}: sums may round differently than in a run without a break")
@@ -231,6 +242,8 @@ class _Session:
             f"{trainer.name} on {trainer.device}, {trainer.precision}, {torch.get_num_threads()} threads, {used['collector']}: "
             f"{collector.episodes} episodes x {collector.steps} steps an epoch"
         )
+        if trainer.replay is not None:
+            self.run_dir.log(replay_files.describe(trainer.replay, self.config.replay))
 
     def _warn(self, line: str) -> None:
         self.run_dir.log(f"warning: {line}")
@@ -261,11 +274,36 @@ def _built(config, market, device, base, poll):
 
 
 def _trainer(config: Config, market: Market, device: torch.device, base, poll=lambda: None):
+    obstacle = why_not_fused(config, market, device)
+    if config.train.collector == "fused" and obstacle:
+        raise ConfigError(f"train.collector = fused: {obstacle}; use auto or batched")
+    if config.train.collector != "batched" and not obstacle:
+        from numba_rl.collect.fused import FusedCollector
+        from numba_rl.trainer.fused_ppo import FusedPpo
+
+        return FusedPpo(config, FusedCollector(market, config, device=device, base=base), poll)
+    collector = BatchedCollector(market, config, device=device, base=base)
+    return Dqn(config, collector, market.regime, poll) if config.algorithm == "dqn" else Ppo(config, collector, poll)
+
+
+def why_not_fused(config: Config, market: Market, device: torch.device) -> str | None:
+    """What keeps a training from the fused kernels, or None where they can be used."""
+    if device.type != "cuda":
+        return "it needs a GPU"
+    if torch.cuda.get_device_capability(device) < (8, 0):
+        return "it needs compute capability 8.0 or newer"
     if config.algorithm != "ppo":
-        raise ConfigError(f"algorithm = {config.algorithm}: this version trains ppo only")
-    if config.train.collector == "fused":
-        raise ConfigError("train.collector = fused needs a GPU and a kernel for this network; use auto or batched")
-    return Ppo(config, BatchedCollector(market, config, device=device, base=base), poll)
+        return "only ppo has a fused iteration"
+    if config.reward.curiosity > 0:
+        return "curiosity is trained by the batched collector's trainer"
+    if config.train.precision not in ("auto", "bf16"):
+        return f"its update is bf16, not {config.train.precision}"
+    from numba_rl.collect import fused
+    from numba_rl.trainer import fused_update
+
+    if not fused_update.fits(config.ppo) or not fused.fits(config, market.features.shape[1]):
+        return "ppo.actor and ppo.critic have no fused kernel of their sizes"
+    return None
 
 
 def _on_cpu(config: Config) -> Config:
@@ -273,7 +311,8 @@ def _on_cpu(config: Config) -> Config:
 
 
 def _tiny(config: Config) -> Config:
-    return replace(config, {"episodes.count": 2, "episodes.launch": 2, "ppo.epochs": 1, "ppo.minibatches": 1})
+    changes = {"episodes.count": 2, "episodes.launch": config.dqn.n_step + 1, "ppo.epochs": 1, "ppo.minibatches": 1}
+    return replace(config, changes | {"dqn.updates": 1, "replay.capacity": 1024})
 
 
 def pick_device(config: Config, warn: Callable[[str], None]) -> torch.device:
@@ -308,6 +347,7 @@ def _shown(step: int, figures: dict[str, float]) -> dict[str, float]:
     """What a progress display shows of an epoch."""
     names = {
         "steps_per_second": "charts/SPS", "reward": "rollout/reward_mean", "approx_kl": "losses/approx_kl", "entropy": "losses/entropy",
+        "q": "losses/q_mean", "epsilon": "charts/epsilon",
         "validation_sharpe": "validation/sharpe",
     }  # fmt: skip
     return {"step": step} | {shown: figures[name] for shown, name in names.items() if name in figures}

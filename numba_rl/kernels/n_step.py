@@ -1,0 +1,112 @@
+"""n-step transitions from a launch of episodes, and from what the launch before it left open.
+
+From step t of a slot, over k = min(n, steps to the episode's end) steps:
+
+    return = sum over j < k of gamma^j reward[t + j],   discount = gamma^k,   next state = the state after step t + k - 1
+
+A ruin sets TERMINATED; nothing follows it. An episode that is cut sets TRUNCATED; its true next state is the one kept beside
+the rollout, not the first state of the next episode. Steps whose n successors are not played yet wait in the tail.
+
+The time line has H + L rows, H of the tail (the last steps of the launches before) and L of the launch:
+tail: states, next_states float32 [H, N, W] (next_states: the true next state where the row is a cut), actions int32, rewards
+float32, ends int16 [H, N]; launch: as in collect.batched.Rollout. Output row i is time line row i / N, slot i % N:
+states, next_states float32 [M, W], actions int32, rewards, discounts float32, flags int32 [M].
+Launch: `lanes` threads a transition. Cost: memory-bound, 4 x 4 W bytes a transition.
+"""
+
+from numba import njit, prange
+from numpy import float32
+
+from numba_rl.gpu import blocks_for, both, cuda, jit, rebound
+from numba_rl.kernel_cache import cached
+from numba_rl.kernels.replay_layout import TERMINATED, TRUNCATED
+
+LANES, THREADS = 32, 256
+
+
+@both()
+def transition(
+    i, lane, lanes, n, gamma, held, tail_states, tail_next, tail_actions, tail_rewards, tail_ends, states, final_states, actions,
+    rewards, ends, out_states, out_next, out_actions, out_rewards, out_discounts, out_flags,
+):  # fmt: skip
+    """Output row i, the words `lane`, `lane + lanes`, ... of its states; `held` rows of the tail are in use."""
+    slots = rewards.shape[1]
+    e = i % slots
+    start = i // slots
+    total = float32(0.0)
+    discount = float32(1.0)
+    row = start
+    end = 0
+    going = True
+    for step in range(n):
+        if going:
+            row = start + step
+            if row < held:
+                total += discount * tail_rewards[row, e]
+                end = int(tail_ends[row, e])
+            else:
+                total += discount * rewards[row - held, e]
+                end = int(ends[row - held, e])
+            discount *= gamma
+            going = end == 0
+    for word in range(lane, states.shape[2], lanes):
+        if start < held:
+            out_states[i, word] = tail_states[start, e, word]
+        else:
+            out_states[i, word] = states[start - held, e, word]
+        if end > 0 and row < held:
+            out_next[i, word] = tail_next[row, e, word]
+        elif end > 0:
+            out_next[i, word] = final_states[end - 1, e, word]
+        elif row + 1 < held:
+            out_next[i, word] = tail_states[row + 1, e, word]
+        else:
+            out_next[i, word] = states[row + 1 - held, e, word]
+    if lane == 0:
+        if start < held:
+            out_actions[i] = tail_actions[start, e]
+        else:
+            out_actions[i] = actions[start - held, e]
+        out_rewards[i] = total
+        out_discounts[i] = discount
+        out_flags[i] = TERMINATED if end < 0 else (TRUNCATED if end > 0 else 0)
+
+
+def _transitions_all(
+    count, n, gamma, held, tail_states, tail_next, tail_actions, tail_rewards, tail_ends, states, final_states, actions,
+    rewards, ends, out_states, out_next, out_actions, out_rewards, out_discounts, out_flags,
+):  # fmt: skip
+    for i in prange(count):
+        transition(
+            i, 0, 1, n, gamma, held, tail_states, tail_next, tail_actions, tail_rewards, tail_ends, states, final_states,
+            actions, rewards, ends, out_states, out_next, out_actions, out_rewards, out_discounts, out_flags,
+        )  # fmt: skip
+
+
+def _transitions_on_gpu(
+    count, lanes, n, gamma, held, tail_states, tail_next, tail_actions, tail_rewards, tail_ends, states, final_states, actions,
+    rewards, ends, out_states, out_next, out_actions, out_rewards, out_discounts, out_flags,
+):  # fmt: skip
+    place = cuda.grid(1)
+    if place // lanes < count:
+        transition(
+            place // lanes, place % lanes, lanes, n, gamma, held, tail_states, tail_next, tail_actions, tail_rewards, tail_ends,
+            states, final_states, actions, rewards, ends, out_states, out_next, out_actions, out_rewards, out_discounts, out_flags,
+        )  # fmt: skip
+
+
+_transitions_cpu = cached(njit(error_model="numpy", parallel=True)(rebound(_transitions_all, {"transition": transition.cpu})))
+transitions_kernel = jit(rebound(_transitions_on_gpu, {"transition": transition.device}))
+
+
+def transitions_cpu(count, n, gamma, held, tail, rollout, out):
+    """Fill the first `count` rows of `out` on the CPU. tail, rollout, out: five, five and six arrays as above."""
+    _transitions_cpu(count, n, float32(gamma), held, *tail, *rollout, *out)
+
+
+def launch_transitions(count, n, gamma, held, tail, rollout, out, stream=0, lanes=LANES, threads=THREADS):
+    """The same on a GPU or in the simulator."""
+    if count:
+        transitions_kernel[blocks_for(count * lanes, threads), threads, stream](
+            count, lanes, n, float32(gamma), held, *tail, *rollout, *out
+        )

@@ -1,0 +1,174 @@
+"""One update of a Q-network, by autograd, for every variant: sample, targets, loss, backward, Adam, priorities, Polyak averaging.
+
+Nothing in it waits for the host, so that on a GPU several updates are captured into one CUDA graph. All that changes from
+update to update (Adam's step, the replay's counters, noise) lies in device memory.
+"""
+
+import copy
+
+import torch
+
+from numba_rl.config import Config
+from numba_rl.gpu import stream, view
+from numba_rl.kernels import noise as kernel
+from numba_rl.replay import Batch, PrioritizedReplay
+from numba_rl.trainer import dqn_losses as losses
+from numba_rl.trainer.dqn_networks import NoisyLinear, QNetwork
+from numba_rl.trainer.optimizer import FlatAdam
+from numba_rl.trainer.precision import reduced
+
+SUMS = ("td_loss", "td_error", "q_mean", "grad_norm", "updates")
+
+
+class Noise:
+    """The noise of a network's noisy layers and its quantile levels, drawn anew by `reset` and `levels`.
+
+    which: kernels.noise.ONLINE or TARGET: each draws numbers of its own. counter int64 [2]: resets and level batches so far.
+    """
+
+    def __init__(self, network: QNetwork, seed: int, which: int):
+        layers = [layer for layer in network.modules() if isinstance(layer, NoisyLinear)]
+        device = next(network.parameters()).device
+        self.device, self.seed, self.which = device, seed, which
+        self.counter = torch.zeros(2, dtype=torch.int64, device=device)
+        sizes = [layer.in_features + layer.out_features for layer in layers]
+        self.values = torch.zeros(sum(sizes), device=device)
+        where = [(index, unit) for index, size in enumerate(sizes) for unit in range(size)]
+        self.layers, self.units = (torch.tensor(column, dtype=torch.int32, device=device) for column in zip(*where, strict=True)) if where else (None, None)
+        place = 0
+        for layer in layers:
+            layer.noise_in = self.values[place : place + layer.in_features]
+            place += layer.in_features
+            layer.noise_out = self.values[place : place + layer.out_features]
+            place += layer.out_features
+
+    def reset(self) -> None:
+        """New noise in every noisy layer."""
+        if self.layers is None:
+            return
+        arrays = (self.values, self.layers, self.units, self.counter[:1])
+        if self.device.type == "cpu":
+            kernel.noise_cpu(*(array.numpy() for array in arrays), self.seed, self.which)
+        else:
+            kernel.launch_noise(*map(view, arrays), self.seed, self.which, stream=self._stream())
+        self.counter[:1] += 1
+
+    def levels(self, rows: int, count: int) -> torch.Tensor:
+        """float32 [rows, count], uniform in [0, 1)."""
+        out = torch.empty(rows * count, device=self.device)
+        counter = self.counter[1:]
+        if self.device.type == "cpu":
+            kernel.levels_cpu(out.numpy(), counter.numpy(), self.seed, self.which)
+        else:
+            kernel.launch_levels(view(out), view(counter), self.seed, self.which, stream=self._stream())
+        counter += 1
+        return out.view(rows, count)
+
+    def _stream(self):
+        return stream(torch.cuda.current_stream(self.device).cuda_stream)
+
+
+class Learner:
+    """The online network, its target network, and what changes them."""
+
+    def __init__(self, network: QNetwork, config: Config, replay: PrioritizedReplay, precision: str):
+        dqn = config.dqn
+        self.config, self.network, self.replay, self.precision = dqn, network, replay, precision
+        self.device = next(network.parameters()).device
+        self.target = copy.deepcopy(network).requires_grad_(False)
+        self.optimizer = FlatAdam({"q": network}, dqn.lr, dqn.max_grad_norm)
+        self.target_weights = self.optimizer.weights.detach().clone()
+        place = 0
+        for parameter in self.target.parameters():  # views of one tensor, averaged by one operation
+            parameter.data = self.target_weights[place : place + parameter.numel()].view_as(parameter)
+            place += parameter.numel()
+        self.noise = Noise(network, config.train.seed, kernel.ONLINE)
+        self.target_noise = Noise(self.target, config.train.seed, kernel.TARGET)
+        self.sums = torch.zeros(len(SUMS), device=self.device)
+        self.skip = torch.zeros((), device=self.device)
+
+    def update(self) -> None:
+        """One step on the mean gradient of config.accumulate batches, and the target moved after it."""
+        dqn = self.config
+        self.optimizer.zero_grad()
+        for _ in range(dqn.accumulate):
+            self._batch(self.replay.sample(dqn.batch))
+        self._step()
+
+    def _batch(self, batch: Batch) -> None:
+        """Add a batch's gradient, and give it its new priorities."""
+        loss, errors, q = self.loss(batch)
+        (loss / self.config.accumulate).backward()
+        self.replay.update(batch, errors)
+        row = torch.stack([loss.detach(), errors.abs().mean(), q.detach().mean()]) / self.config.accumulate
+        self.sums[:3] += torch.where(row.isfinite(), row, torch.zeros_like(row))
+
+    def _step(self) -> None:
+        norms = self.optimizer.step(skip=self.skip)
+        self.target_weights.lerp_(self.optimizer.weights.detach(), self.config.target_rate)
+        finite = norms[0].isfinite()
+        self.sums[3] += torch.where(finite, norms[0], torch.zeros_like(norms[0]))
+        self.sums[4] += finite.float()
+
+    def loss(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(weighted loss, td errors [B], values of the actions taken [B])."""
+        self.noise.reset()
+        self.target_noise.reset()
+        with reduced(self.precision, self.device):
+            if self.network.quantiles:
+                return self._quantile_loss(batch)
+            return self._value_loss(batch)
+
+    def _value_loss(self, batch):
+        heads = self.network.heads
+        with torch.no_grad():
+            online = self.network.values(batch.next_states, noise=True) if self.config.double else None
+            following = self.target.values(batch.next_states, noise=True)
+            targets = losses.q_targets(batch.rewards, batch.discounts, batch.terminated, online, following, heads)
+        q = self.network.values(batch.states, noise=True)
+        chosen = losses.places(batch.actions, heads)
+        loss, errors = losses.q_loss(q, chosen, targets, batch.weights, self.config.loss)
+        return loss, errors, q.gather(1, chosen)
+
+    def _quantile_loss(self, batch):
+        rows, count = len(batch), self.network.quantiles
+        with torch.no_grad():
+            following = self.target.quantile_values(batch.next_states, self.target_noise.levels(rows, count))
+            judge = self.network.values(batch.next_states) if self.config.double else following.mean(1)
+            best = judge.argmax(1)[:, None, None].expand(-1, count, 1)
+            targets = losses.bellman(batch.rewards, batch.discounts, batch.terminated, following.gather(2, best).squeeze(2))
+        levels = self.noise.levels(rows, count)
+        chosen = batch.actions.long()[:, None, None].expand(-1, count, 1)
+        predicted = self.network.quantile_values(batch.states, levels).gather(2, chosen).squeeze(2)
+        loss, errors = losses.quantile_loss(predicted, levels, targets, batch.weights, self.config.loss)
+        return loss, errors, predicted
+
+    def warm_up(self) -> None:
+        """Load every kernel that `update` launches; nothing changes."""
+        kept = [self.target_weights, self.noise.counter, self.target_noise.counter, self.noise.values, self.target_noise.values, self.sums]
+        before = [tensor.clone() for tensor in kept]
+        self.replay.prepare(self.config.batch)
+        self.skip.fill_(1.0)
+        for _ in range(2):
+            self.optimizer.zero_grad()
+            loss, _, _ = self.loss(self.replay.batch(self.config.batch))
+            (loss / self.config.accumulate).backward()
+            self._step()
+        self.skip.zero_()
+        for tensor, value in zip(kept, before, strict=True):
+            tensor.copy_(value)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Weights, target, moments and counters, by name."""
+        state = dict(self.network.state_dict())
+        state |= {f"target/{name}": tensor for name, tensor in self.target.state_dict().items()}
+        state |= {f"optimizer/{name}": tensor for name, tensor in self.optimizer.state().items()}
+        return state | {"noise/online": self.noise.counter, "noise/target": self.target_noise.counter}
+
+    def load(self, state) -> None:
+        """Take over what `state` gave."""
+        self.network.load_state_dict({name: state[name] for name in self.network.state_dict()})
+        self.target.load_state_dict({name: state[f"target/{name}"] for name in self.target.state_dict()})
+        self.optimizer.load({name: state[f"optimizer/{name}"] for name in self.optimizer.state()})
+        self.noise.counter.copy_(state["noise/online"])
+        self.target_noise.counter.copy_(state["noise/target"])
