@@ -115,6 +115,11 @@ class FusedCollector:
             view(self.rewards), view(self.ends), view(self.status), launch, self.rules,
         )  # fmt: skip
 
+    @property
+    def terminated(self) -> torch.Tensor:
+        """bool [L, N]: the episode ended in ruin."""
+        return self.ends < 0
+
     def states(self) -> torch.Tensor:
         """The inputs of all rows, float32 [L + 1 + K, N, F + 3], built now."""
         return torch.cat([self.features[self.bars.long()], self.account], dim=-1)

@@ -15,6 +15,7 @@ Shapes: see kernels.rollout. Launch: `Block.threads` threads an episode, a block
 for the default network, no local memory.
 """
 
+from functools import lru_cache
 from math import inf
 from typing import NamedTuple
 
@@ -531,6 +532,7 @@ def block_function(block: Block, pattern, base_reward=default_base):
     return specialised(rollout_block, block_names(block, pattern, base_reward), sizes, block.slope, pattern)
 
 
+@lru_cache
 def block_kernel(block: Block, pattern, base_reward=None):
     """The compiled kernel; with a reward of the settings it is kept on disk."""
     if base_reward is not None:

@@ -246,6 +246,8 @@ class FusedUpdate:
             self.turn += 1
             if self.config.target_kl is not None:
                 self._stop_on_kl(epoch)
+        if self.config.epochs * self.minibatches % 2:
+            self.counts[0].copy_(self.counts[1])  # the next update begins at place 0 again
 
     def _measure(self, advantages):
         self._moments[(self.minibatches, minibatch.MOMENT_BLOCKS), self.threads, self._stream()](
@@ -330,5 +332,5 @@ class FusedUpdate:
 
     @property
     def made(self) -> torch.Tensor:
-        """Steps made, int64 scalar on the device (counts alternate; an odd number of minibatches leaves it at place 1)."""
-        return self.counts[(self.config.epochs * self.minibatches) % 2]
+        """Steps made, int64 scalar on the device."""
+        return self.counts[0]

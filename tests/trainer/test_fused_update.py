@@ -120,7 +120,7 @@ def test_kl_stop_and_padding_stay_untouched():
     table, *data = rollout(5, 20, 16, 6, "cpu")
     update = FusedUpdate(actor, critic, table, config, 16, seed=0, lanes=4, warps=1, groups=2)
     update.update(*data)
-    assert int(update.halt[0]) == 1 and int(update.counts[1]) == 1, "the passes after the first are left out"
+    assert int(update.halt[0]) == 1 and int(update.made) == 1, "the passes after the first are left out"
     inside = torch.zeros_like(update.weights)
     for weight, bias in update.named(inside).values():
         weight.fill_(1)

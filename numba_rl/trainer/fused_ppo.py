@@ -1,0 +1,181 @@
+"""PPO with nothing between the kernels: a whole iteration, from the first action to the last weight, in one CUDA graph.
+
+Rollout, critic, advantages and every pass of the update are captured once and replayed; what changes between replays
+(learning rate, permutation, random counters, step count) lies in device memory. The host replays, and reads the sums of an
+iteration once, at its end. The first iteration runs uncaptured: it compiles and loads what the capture then records.
+"""
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+from numba_rl.collect.fused import FusedCollector
+from numba_rl.config import Config
+from numba_rl.data.market import Market
+from numba_rl.gpu import SIMULATED, stream, view
+from numba_rl.kernels.gae_scan import launch_gae_scan
+from numba_rl.trainer import losses
+from numba_rl.trainer.checkpoint import Policy
+from numba_rl.trainer.episodes import Episodes
+from numba_rl.trainer.fused_update import FusedUpdate
+from numba_rl.trainer.networks import build_actor, build_critic
+from numba_rl.trainer.ppo import FIGURES, learning_rate
+
+
+class FusedPpo:
+    """The trainer of `trainer.ppo` on a GPU, for networks that the fused kernels take."""
+
+    name = "ppo"
+    FIGURES = FIGURES
+    replay = None
+    precision = "bf16"
+
+    def __init__(self, config: Config, collector: FusedCollector, poll: Callable[[], None] = lambda: None, **block):
+        """poll is called between iterations. block: sizes of FusedUpdate for the simulator."""
+        self.config, self.collector, self.poll, self.device = config, collector, poll, collector.device
+        features = collector.features.shape[1]
+        generator = torch.Generator().manual_seed(config.train.seed)
+        self.actor = build_actor(config, features, generator).to(self.device)
+        self.critic = build_critic(config, features, generator).to(self.device)
+        self.samples = collector.steps * collector.episodes
+        self._actor_layers, critic_layers = ([getattr(net, name) for name in net.layers] for net in (self.actor, self.critic))
+        self.update = FusedUpdate(
+            self._actor_layers, critic_layers, collector.features, config.ppo, self.samples, config.train.seed, **block
+        )
+        rows = collector.bars.shape[0]
+        self.values = torch.zeros(rows, collector.episodes, device=self.device)
+        self.advantages, self.returns = torch.zeros_like(collector.rewards), torch.zeros_like(collector.rewards)
+        self.episodes = Episodes(collector.episodes, self.device)
+        self.report: dict[str, torch.Tensor] = {}
+        self.epochs = 0
+        self._graph, self._warm = None, False
+        self._lr = torch.zeros(1, pin_memory=self.device.type == "cuda")
+
+    @property
+    def steps(self) -> int:
+        """Environment steps played."""
+        return self.collector.played
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Environment steps of an iteration."""
+        return self.samples
+
+    def epoch(self) -> None:
+        """One iteration: the second one captures it, and later ones replay the capture."""
+        self.poll()
+        if not self.collector._started:
+            self.collector.start()
+        self._lr[0] = learning_rate(self.config, self.steps)
+        self.update.adam_settings[:1].copy_(self._lr, non_blocking=True)
+        if SIMULATED or not self._warm:
+            self._run_uncaptured()
+        else:
+            if self._graph is None:
+                self._graph = torch.cuda.CUDAGraph()
+                torch.cuda.synchronize()
+                with torch.cuda.graph(self._graph, stream=self._capture_stream):
+                    self._iteration()
+            self._graph.replay()
+        self.collector.played += self.samples
+        self.epochs += 1
+
+    def _run_uncaptured(self):
+        if SIMULATED:
+            self._iteration()
+            return
+        self._capture_stream = torch.cuda.Stream(self.device)
+        self._capture_stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self._capture_stream):
+            self._iteration()
+        torch.cuda.current_stream(self.device).wait_stream(self._capture_stream)
+        self._warm = True
+
+    @torch.no_grad()
+    def _iteration(self) -> None:
+        c, steps = self.collector, self.collector.steps
+        c.launch(self._actor_layers)
+        self.update.critic_values(c.bars.view(-1), c.account.view(-1, 3), self.values.view(-1))
+        launch_gae_scan(
+            view(c.rewards), view(self.values[: steps + 1]), view(c.ends), view(self.values[steps + 1 :]), self.config.ppo.gamma,
+            self.config.ppo.gae_lambda, view(self.advantages), view(self.returns), **self._where(),
+        )  # fmt: skip
+        flat = (c.bars[:steps].view(-1), c.account[:steps].view(-1, 3))
+        flat += tuple(part.view(-1) for part in (c.actions, c.log_probs, self.advantages, self.returns))
+        self.update.update(*flat)
+        self._keep("losses/explained_variance", losses.explained_variance(self.values[:steps].reshape(-1), flat[-1]))
+        self._keep("rollout/reward_mean", c.rewards.mean())
+        self._keep("rollout/equity_mean", c.account[steps, :, 0].mean())
+        self._keep("rollout/broken_slots", (c.status != 0).float().sum())
+        self._keep("rollout/finished", self.episodes.add(c, c.rewards))
+        self._keep("losses/sums", self.update.sums.sum((0, 1)))
+
+    def _keep(self, name, value):
+        """Into memory that a replay writes again."""
+        if name not in self.report:
+            self.report[name] = value.clone()
+        else:
+            self.report[name].copy_(value)
+
+    def _where(self):
+        if SIMULATED:
+            return {"shape": (2, 2, 8)}
+        return {"stream": stream(torch.cuda.current_stream(self.device).cuda_stream)}
+
+    def statistics(self) -> dict[str, float]:
+        """Figures of the last iteration, read from the device; nan where there is none."""
+        policy, value, entropy, kl, clipped, seen, _, _ = self.report["losses/sums"].tolist()
+        seen = seen or float("nan")
+        names = ("policy_loss", "value_loss", "entropy", "approx_kl", "clipfrac")
+        figures = {f"losses/{name}": part / seen for name, part in zip(names, (policy, value, entropy, kl, clipped), strict=True)}
+        actor_norm, critic_norm = self.update.norms.tolist()
+        figures |= {"losses/grad_norm_actor": actor_norm, "losses/grad_norm_critic": critic_norm, "losses/samples": seen}
+        counts = self.update.counts.tolist()
+        figures |= {"losses/updates": seen / self.update.rows, "losses/skipped": float(counts[2])}
+        figures["charts/learning_rate"] = float(self._lr[0])
+        returns, lengths, finished, ruined = self.report["rollout/finished"].tolist()
+        for name in ("losses/explained_variance", "rollout/reward_mean", "rollout/equity_mean", "rollout/broken_slots"):
+            figures[name] = float(self.report[name])
+        figures |= {"rollout/episodes": finished, "rollout/ruined": ruined}
+        figures |= {"rollout/ep_rew_mean": returns / finished if finished else float("nan")}
+        figures |= {"rollout/ep_len_mean": lengths / finished if finished else float("nan")}
+        return figures
+
+    def skipped_in_a_row(self) -> int:
+        """Updates left out since the last one that was made."""
+        return int(self.update.counts[3])
+
+    def policy(self, market: Market) -> Policy:
+        """A copy of the policy as it is now, on the CPU, for validation."""
+        actor = build_actor(self.config, self.collector.features.shape[1])
+        actor.load_state_dict({name: tensor.cpu() for name, tensor in self.actor.state_dict().items()})
+        return Policy(actor, self.config, market.scaling)
+
+    def networks(self) -> dict[str, torch.Tensor]:
+        """The trained weights by layer name."""
+        both = {**self.actor.state_dict(), **self.critic.state_dict()}
+        return {name: tensor.contiguous() for name, tensor in both.items()}
+
+    def state(self) -> dict:
+        """Everything that an exact resume needs, as tensors and arrays by name."""
+        update = self.update
+        state = {**self.networks(), "ppo/turn": update.turn, "ppo/epochs": torch.tensor([self.epochs]), "ppo/episodes": self.episodes.carried}
+        state |= {"fused/first_moment": update.first_moment, "fused/second_moment": update.second_moment, "fused/counts": update.counts}
+        return state | {f"collector/{name}": array for name, array in self.collector.state_dict().items()}
+
+    @torch.no_grad()
+    def load(self, state: Mapping) -> None:
+        """Take up where `state` left off; the settings must be those it was made with, and the trainer this one."""
+        if "fused/first_moment" not in state:
+            raise ValueError("it was written by the batched trainer; resume with train.collector = batched")
+        for network in (self.actor, self.critic):
+            network.load_state_dict({name: state[name] for name in network.state_dict()})
+        self.update.refresh()
+        self.update.first_moment.copy_(state["fused/first_moment"])
+        self.update.second_moment.copy_(state["fused/second_moment"])
+        self.update.counts.copy_(state["fused/counts"])
+        self.update.turn.copy_(state["ppo/turn"])
+        self.episodes.carried.copy_(state["ppo/episodes"])
+        self.epochs = int(state["ppo/epochs"])
+        kept = {name.removeprefix("collector/"): value.numpy() for name, value in state.items() if name.startswith("collector/")}
+        self.collector.load_state_dict(kept)
