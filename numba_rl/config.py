@@ -94,8 +94,8 @@ class PpoConfig(_Section):
     leaky_slope: Annotated[float, Meta(ge=0, lt=1)] = 0.0  # 0: plain ReLU
     gamma: Share = 0.99  # discount of a step
     gae_lambda: Share = 0.95  # of generalised advantage estimation
-    lr: Positive = 3e-4  # learning rate of Adam
-    lr_schedule: Literal["constant", "linear"] = "constant"  # linear: to 0 at the last step
+    lr: Positive = 1e-3  # learning rate of Adam
+    lr_schedule: Literal["constant", "linear"] = "linear"  # linear: to 0 at the last step
     epochs: Count = 4  # passes over a launch
     minibatches: Count = 4  # of a pass
     clip: Positive = 0.2  # of the probability ratio

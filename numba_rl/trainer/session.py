@@ -181,7 +181,8 @@ class _Session:
         )
 
     def _validate(self) -> float:
-        score = float(self.validate(self.trainer.policy(self.market)))
+        with _threads(1):  # one account is one row: waking other threads for it costs more than they do
+            score = float(self.validate(self.trainer.policy(self.market)))
         if score > (-math.inf if self.best is None else self.best):
             self.best, self.best_step, self.stale = score, self.trainer.steps, 0
             self._save("best")
@@ -298,10 +299,11 @@ def why_not_fused(config: Config, market: Market, device: torch.device) -> str |
         return "curiosity is trained by the batched collector's trainer"
     if config.train.precision not in ("auto", "bf16"):
         return f"its update is bf16, not {config.train.precision}"
-    from numba_rl.collect import fused
+    from numba_rl.collect.fused import EPISODES, plan_for
     from numba_rl.trainer import fused_update
 
-    if not fused_update.fits(config.ppo) or not fused.fits(config, market.features.shape[1]):
+    plan = plan_for(config, market.features.shape[1], device, config.episodes.count or EPISODES)
+    if plan is None or not fused_update.fits(config.ppo):
         return "ppo.actor and ppo.critic have no fused kernel of their sizes"
     return None
 
@@ -327,7 +329,7 @@ def pick_device(config: Config, warn: Callable[[str], None]) -> torch.device:
 
 @contextlib.contextmanager
 def _threads(count: int | None) -> Iterator[None]:
-    """torch and Numba on `count` threads (None: as they are) for the time of a training."""
+    """torch and Numba on `count` threads (None: as they are) within the block."""
     before = torch.get_num_threads(), numba.get_num_threads()
     if count is not None:
         torch.set_num_threads(count)

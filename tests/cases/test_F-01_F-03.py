@@ -15,6 +15,7 @@ UPDATES, STEPS = 40, 8 * 16  # an update a launch: one pass, one minibatch
 SETTINGS = {
     "episodes.count": 8, "episodes.launch": 16, "episodes.length": 100, "ppo.epochs": 1, "ppo.minibatches": 1, "reward.curiosity": 1,
     "reward.shaping": "ema", "train.tensorboard": "false", "train.checkpoint_every": 10,
+    "ppo.lr_schedule": "constant",  # the first half is trained towards another last step
 }  # fmt: skip
 LINE = [word for name, value in SETTINGS.items() for word in ("--set", f"{name}={value}")]
 

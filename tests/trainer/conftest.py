@@ -12,7 +12,7 @@ from numba_rl.trainer.ppo import Ppo
 
 SMALL = {
     "episodes.count": 4, "episodes.launch": 16, "ppo.actor": (16, 8), "ppo.critic": (16, 16), "ppo.minibatches": 3,
-    "train.tensorboard": False,
+    "train.tensorboard": False, "train.device": "cpu",
 }  # fmt: skip
 
 
