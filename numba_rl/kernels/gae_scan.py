@@ -81,7 +81,7 @@ def gae_scan_kernel(slots, chunks, steps):
                     returns[first + k, e] = running + value[k]
             cuda.syncthreads()
 
-    return jit(gae_scan)
+    return jit(gae_scan, launch_bounds=slots * chunks)
 
 
 def shape_for(length, count):

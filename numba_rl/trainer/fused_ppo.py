@@ -42,9 +42,12 @@ class FusedPpo:
         self.update = FusedUpdate(
             self._actor_layers, critic_layers, collector.features, config.ppo, self.samples, config.train.seed, **block
         )
-        rows = collector.bars.shape[0]
-        self.values = torch.zeros(rows, collector.episodes, device=self.device)
-        self.advantages, self.returns = torch.zeros_like(collector.rewards), torch.zeros_like(collector.rewards)
+        rollout = collector.rollout
+        self.values = torch.zeros(rollout.rows.shape, device=self.device)
+        self.final_values = torch.zeros(rollout.final_rows.shape, device=self.device)
+        self.advantages, self.returns = torch.zeros_like(rollout.rewards), torch.zeros_like(rollout.rewards)
+        # the layers of the update are padded; the rollout reads whole ones
+        self._weights = [torch.zeros(part.shape, device=self.device) for layer in self._actor_layers for part in (layer.weight, layer.bias)]
         self.episodes = Episodes(collector.episodes, self.device)
         self.report: dict[str, torch.Tensor] = {}
         self.epochs = 0
@@ -93,22 +96,35 @@ class FusedPpo:
 
     @torch.no_grad()
     def _iteration(self) -> None:
-        c, steps = self.collector, self.collector.steps
-        c.launch(self._actor_layers)
-        self.update.critic_values(c.bars.view(-1), c.account.view(-1, 3), self.values.view(-1))
-        launch_gae_scan(
-            view(c.rewards), view(self.values[: steps + 1]), view(c.ends), view(self.values[steps + 1 :]), self.config.ppo.gamma,
-            self.config.ppo.gae_lambda, view(self.advantages), view(self.returns), **self._where(),
-        )  # fmt: skip
-        flat = (c.bars[:steps].view(-1), c.account[:steps].view(-1, 3))
-        flat += tuple(part.view(-1) for part in (c.actions, c.log_probs, self.advantages, self.returns))
-        self.update.update(*flat)
-        self._keep("losses/explained_variance", losses.explained_variance(self.values[:steps].reshape(-1), flat[-1]))
-        self._keep("rollout/reward_mean", c.rewards.mean())
-        self._keep("rollout/equity_mean", c.account[steps, :, 0].mean())
-        self._keep("rollout/broken_slots", (c.status != 0).float().sum())
-        self._keep("rollout/finished", self.episodes.add(c, c.rewards))
+        r, steps = self.collector.rollout, self.collector.steps
+        self.collect()
+        self.update.update(
+            r.bars.reshape(-1), r.account[:steps].view(-1, 3), *(part.view(-1) for part in (r.actions, r.log_probs, self.advantages, self.returns))
+        )
+        self._keep("losses/explained_variance", losses.explained_variance(self.values[:steps].reshape(-1), self.returns.view(-1)))
+        self._keep("rollout/reward_mean", r.rewards.mean())
+        self._keep("rollout/equity_mean", r.account[steps, :, 0].mean())
+        self._keep("rollout/broken_slots", (r.status != 0).float().sum())
+        self._keep("rollout/finished", self.episodes.add(r, r.rewards))
         self._keep("losses/sums", self.update.sums.sum((0, 1)))
+
+    @torch.no_grad()
+    def play(self) -> None:
+        """The rollout alone."""
+        for place, part in zip(self._weights, (part for layer in self._actor_layers for part in (layer.weight, layer.bias)), strict=True):
+            place.copy_(part)
+        self.collector.launch(self._weights)
+
+    def collect(self) -> None:
+        """Rollout, critic and advantages: everything of an iteration but the update."""
+        r = self.collector.rollout
+        self.play()
+        self.update.critic_values(r.rows.view(-1), r.account.view(-1, 3), self.values.view(-1))
+        self.update.critic_values(r.final_rows.view(-1), r.final_account.view(-1, 3), self.final_values.view(-1))
+        launch_gae_scan(
+            view(r.rewards), view(self.values), view(r.ends), view(self.final_values), self.config.ppo.gamma, self.config.ppo.gae_lambda,
+            view(self.advantages), view(self.returns), **self._where(),
+        )  # fmt: skip
 
     def _keep(self, name, value):
         """Into memory that a replay writes again."""

@@ -45,7 +45,7 @@ def median_us(graph, repeat):
 
 def plain(rewards, values, ends, final_values, advantages, returns):
     going = (ends == 0).float()
-    following = values[1:] * going + torch.where(ends > 0, final_values.gather(0, (ends.long() - 1).clamp_min(0)), torch.zeros(()).cuda())
+    following = values[1:] * going + torch.where(ends > 0, final_values.gather(0, (ends.long() - 1).clamp_min(0)), 0.0)
     delta = rewards + 0.99 * following - values[:-1]
     running = torch.zeros_like(rewards[0])
     for t in range(len(rewards) - 1, -1, -1):

@@ -20,7 +20,7 @@ def build(market, config, **block):
     from numba_rl.collect.fused import FusedCollector
     from numba_rl.trainer.fused_ppo import FusedPpo
 
-    return FusedPpo(config, FusedCollector(market, config), **block)
+    return FusedPpo(config, FusedCollector(market, config, device="cpu" if gpu.SIMULATED else "cuda"), **block)
 
 
 @pytest.mark.skipif(not gpu.SIMULATED, reason="a tiny network in the simulator")
@@ -28,11 +28,9 @@ def test_an_epoch_in_the_simulator(market):
     config = Config(episodes=EpisodeConfig(count=2, launch=3, length=2), ppo=PpoConfig(actor=(8, 8), critic=(8, 8), epochs=1, minibatches=1))
     trainer = build(market, config, lanes=4, warps=1, groups=2)
     trainer.epoch()
-    c = trainer.collector
-    states = c.states()
-    log_pi = torch.log_softmax(trainer.actor(states[:3]), -1)
-    assert log_pi.shape == (3, 2, 45)
-    assert (c.ends[1] == 1).all(), "episodes of two steps end at the second"
+    r = trainer.collector.rollout
+    assert r.states.shape == (4, 2, 54)
+    assert (r.ends[1] == 1).all(), "episodes of two steps end at the second"
     figures = trainer.statistics()
     assert figures["losses/skipped"] == 0 and figures["rollout/episodes"] == 2
     assert np.isfinite(figures["losses/policy_loss"]) and int(trainer.update.made) == 1
@@ -45,13 +43,13 @@ GPU_CONFIG = Config(episodes=EpisodeConfig(count=64, launch=50, length=40), trai
 def test_first_ratio_is_one_and_values_are_the_critic_s(market):
     trainer = build(market, GPU_CONFIG)
     trainer.collector.start()
-    trainer.collector.launch(trainer._actor_layers)
-    c = trainer.collector
-    log_pi = torch.log_softmax(trainer.actor(c.states()[: c.steps]).double(), -1).gather(-1, c.actions.long()[..., None])[..., 0]
-    assert (log_pi - c.log_probs).abs().max() < 1e-4
-    trainer.update.critic_values(c.bars.view(-1), c.account.view(-1, 3), trainer.values.view(-1))
-    direct = trainer.critic(c.states())[..., 0]
-    assert (trainer.values - direct).norm() / direct.norm() < 0.02
+    trainer.collect()
+    r = trainer.collector.rollout
+    log_pi = torch.log_softmax(trainer.actor(r.states[:-1]).double(), -1).gather(-1, r.actions.long()[..., None])[..., 0]
+    assert (log_pi - r.log_probs).abs().max() < 1e-4
+    for values, states in ((trainer.values, r.states), (trainer.final_values, r.final_states)):
+        direct = trainer.critic(states)[..., 0]
+        assert (values - direct).norm() / direct.norm() < 0.02
 
 
 @pytest.mark.gpu
