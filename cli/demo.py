@@ -7,6 +7,7 @@ import rich_click as click
 
 BARS = 40_000
 SECONDS = 100.0
+STEPS = 1_200_000  # the learning rate falls to 0 on them
 SEED = 3
 KINDS = ["mean_reverting", "momentum", "random_walk"]
 
@@ -32,7 +33,7 @@ def demo(out: str | None, seconds: float, kind: str, device: str) -> None:
     from numba_rl.rundir import RunDir
     from rltrain.training import say_market, work
 
-    changes = {"train.steps": 1_000_000_000, "train.time_limit": seconds, "train.seed": SEED, "train.device": device}
+    changes = {"train.steps": STEPS, "train.time_limit": seconds, "train.seed": SEED, "train.device": device}
     config = settings.replace(Config(), changes)
     with RunDir.create(out, config, name="demo") as run:
         config = settings.replace(config, {"data.path": str(run.bars.absolute())})
