@@ -14,6 +14,11 @@ def report(run: str, checkpoint: str | None) -> None:
     Example: rltrain report runs/first
     """
     with RunDir.open(run) as opened:
+        if "folds" in opened.meta():
+            from rltrain.walk_forward import judge_again
+
+            judge_again(opened)
+            return
         from numba_rl.evaluate.session import evaluate_run, report_run
 
         click.echo(f"report: {report_run(opened, evaluate_run(opened, checkpoint=checkpoint))}")

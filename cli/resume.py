@@ -5,7 +5,7 @@ from typing import Any
 import rich_click as click
 
 from numba_rl import settings
-from numba_rl.errors import ConfigError
+from numba_rl.errors import ConfigError, UserError
 from numba_rl.rundir import RunDir
 from rltrain import options
 
@@ -28,6 +28,8 @@ def go_on(path: str, given: dict[str, tuple[str, Any]], algorithm: str | None = 
     """Resume the run at ``path`` with some training settings changed; ``algorithm``: what the user believes it to be."""
     with RunDir.open(path) as run:
         saved = run.config()
+        if "folds" in run.meta():
+            raise UserError(f"{path}: is a walk-forward: rltrain walk-forward --resume {path}")
         if algorithm not in (None, saved.algorithm):
             raise ConfigError(f"{path} is a {saved.algorithm} run: rltrain train {saved.algorithm} --resume {path}")
         config = settings.replace(saved, given)

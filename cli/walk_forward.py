@@ -103,15 +103,26 @@ def _resume(path: str, given: dict[str, tuple[str, Any]], algorithm: str | None)
         if algorithm not in (None, saved.algorithm):
             raise UserError(f"{path}: is a walk-forward of {saved.algorithm}, not of {algorithm}")
         config = settings.replace(saved, given)
-
-        from numba_rl.data.market import load_market
-        from numba_rl.evaluate.folds import plan
-
-        market = load_market(config)
-        if run.meta()["bars_digest"] != market.bars_digest:
-            raise UserError(f"{config.data.path}: these are not the bars that {path} was begun with; use the same file")
+        market, folds = _same_market(run, config)
         run.begin()
-        _work(config, run, market, plan(market, config))
+        _work(config, run, market, folds)
+
+
+def judge_again(run: RunDir) -> None:
+    """Write the tables and the report of a walk-forward's finished folds once more."""
+    config = run.config()
+    judge(run, config, *_same_market(run, config))
+
+
+def _same_market(run: RunDir, config: Config) -> tuple:
+    """The market that a walk-forward was begun on, and its folds."""
+    from numba_rl.data.market import load_market
+    from numba_rl.evaluate.folds import plan
+
+    market = load_market(config)
+    if run.meta()["bars_digest"] != market.bars_digest:
+        raise UserError(f"{config.data.path}: these are not the bars that {run.path} was begun with; use the same file")
+    return market, plan(market, config)
 
 
 def _work(config: Config, run: RunDir, market, folds) -> None:

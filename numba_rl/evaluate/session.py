@@ -1,8 +1,8 @@
 """Judging a trained run: its policy on the held-out range, beside the baselines, with the statistics and the report."""
 
 import json
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from numba_rl.config import Config
@@ -10,10 +10,13 @@ from numba_rl.data.market import Market, load_market
 from numba_rl.errors import UserError
 from numba_rl.evaluate.backtest import Backtest, play_policy
 from numba_rl.evaluate.baselines import buy_and_hold, flat, random_agents, turnover_per_step
+from numba_rl.evaluate.blocks import Section
+from numba_rl.evaluate.cost_sensitivity import costs_section, costs_table, play_at_costs
 from numba_rl.evaluate.metrics import compute_metrics, rank_value
 from numba_rl.evaluate.report import ReportData, summarize_market, write_report
 from numba_rl.evaluate.statistics import Statistics, judge
-from numba_rl.evaluate.tables import equity_table, trades_table, write_parquet
+from numba_rl.evaluate.tables import equity_table, trades_table, write_csv, write_parquet
+from numba_rl.evaluate.windows import windows_of_policy, windows_section, windows_table
 from numba_rl.files import atomic_write
 from numba_rl.rundir import RunDir, is_run, read_meta
 from numba_rl.trainer.checkpoint import load_policy
@@ -37,6 +40,7 @@ class Evaluation:
     checkpoint: str
     trials: int
     looks: int  # how often the test range of this run was looked at, this time included
+    sections: tuple[Section, ...] = ()  # further parts of the report
 
 
 def validator(market: Market, config: Config) -> Callable:
@@ -49,8 +53,18 @@ def validator(market: Market, config: Config) -> Callable:
     return validate
 
 
-def evaluate_run(run: RunDir, *, config: Config | None = None, checkpoint: str | None = None) -> Evaluation:
+def evaluate_run(
+    run: RunDir,
+    *,
+    config: Config | None = None,
+    checkpoint: str | None = None,
+    walk_forward: bool = False,
+    costs: Sequence[float] = (),
+) -> Evaluation:
     """Judge a run's policy on its test range and write evaluation/{metrics.json, equity.parquet, trades.parquet}.
+
+    walk_forward: also over the windows evaluate.test, evaluate.step apart, an account of its own in each: windows.csv. costs:
+    also at these multiples of all costs: costs.csv. Both become sections of the report.
 
     config: the run's settings with changes of evaluate.* or market costs; default the run's own. checkpoint: best (default
     where there is one), final or latest. The market is scaled as in training. Raises UserError without a checkpoint, and
@@ -68,9 +82,21 @@ def evaluate_run(run: RunDir, *, config: Config | None = None, checkpoint: str |
         raise UserError(f"{config.data.path}: these are not the bars that {run.path} was trained on; use the same file")
     looks = int(meta.get("test_looks", 0)) + 1
     trials = config.evaluate.trials or trials_beside(run.path, market.bars_digest)
+    tables, sections = {}, []
+    if walk_forward:
+        windows = windows_of_policy(policy, market, config)
+        tables["windows"] = windows_table(windows)
+        sections.append(windows_section(windows, {"window": "Window"}, text="The same policy in each window, on an account of its own."))
+    if costs:
+        played = play_at_costs(policy, market, market.test, config, costs)
+        tables["costs"] = costs_table(played)
+        sections.append(costs_section(played))
     evaluation = judge_policy(policy, market, config, checkpoint=name, trials=trials, looks=looks)
+    evaluation = replace(evaluation, sections=tuple(sections))
     run.update(test_looks=looks)
     write_tables(run.evaluation, evaluation)
+    for title, table in tables.items():
+        write_csv(run.evaluation / f"{title}.csv", table)
     return evaluation
 
 
@@ -150,6 +176,7 @@ def report_run(run: RunDir, evaluation: Evaluation) -> Path:
         ranges=evaluation.ranges,
         data=summarize_market(market),
         config=config,
+        first=evaluation.sections,
         warnings=warnings,
         interrupted=meta.get("reason") if meta.get("status") == "interrupted" else None,
     )

@@ -1,0 +1,268 @@
+"""Walk-forward: nothing of a fold's training depends on its test, the joined account adds up, and a resume does no work twice."""
+
+import json
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from numba_rl import settings
+from numba_rl.config import Config
+from numba_rl.data.market import load_market
+from numba_rl.data.synthetic import generate
+from numba_rl.data.windows import Range
+from numba_rl.errors import ConfigError, UserError
+from numba_rl.evaluate.backtest import play_actions, play_policy
+from numba_rl.evaluate.folds import fitting_ranges, folds_table, folds_text, own_ranges, plan, training_market, untested_lines
+from numba_rl.evaluate.metrics import compute_metrics, notional
+from numba_rl.evaluate.stitch import growths, stitch
+from numba_rl.evaluate.walk_forward import is_finished, jobs, judge_folds, train_folds
+from numba_rl.evaluate.walk_forward_report import report_walk_forward, write_tables
+from numba_rl.evaluate.windows import hold_windows, windows_of_policy, windows_table
+from numba_rl.rundir import RunDir, read_meta
+from numba_rl.signals import StopRequest
+from numba_rl.trainer import checkpoint
+
+BASE = {
+    "data.bars_per_year": 525_600.0, "evaluate.train": "800", "evaluate.test": "300", "evaluate.purge": "20", "evaluate.embargo": "10",
+    "ppo.actor": (8,), "ppo.critic": (8,), "ppo.epochs": 1, "ppo.minibatches": 1, "episodes.count": 4, "episodes.launch": 32,
+    "episodes.length": 64, "train.steps": 512, "train.validate_every": 1, "train.tensorboard": False, "train.device": "cpu",
+    "evaluate.bootstrap": 50, "train.threads": 1,
+}  # fmt: skip
+
+
+def settings_with(**changes) -> Config:
+    return settings.replace(Config(), BASE | {key.replace("__", "."): value for key, value in changes.items()})
+
+
+@pytest.fixture(scope="module")
+def bars():
+    return generate("mean_reverting", 1900, 5).bars
+
+
+@pytest.fixture(scope="module")
+def market(bars):
+    return load_market(settings_with(), bars)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, market):
+    """A whole walk-forward with two seeds: (run, config, folds)."""
+    config = settings_with(evaluate__seeds=2)
+    folds = plan(market, config)
+    with RunDir.create(tmp_path_factory.mktemp("runs") / "wf", config) as run:
+        assert train_folds(run, config, market, folds) is None
+        yield run, config, folds
+
+
+def trained(path):
+    """Everything that a training left: the tensors of its checkpoints, what their headers say but for the clock, and its choice."""
+    out = {}
+    for name in ("best", "latest", "final"):
+        found = checkpoint.load(path / "checkpoints" / f"{name}.safetensors")
+        out[name] = (found.tensors, {key: value for key, value in found.metadata.items() if key != "seconds"})
+    note = read_meta(path)["fold"]
+    return out, note
+
+
+def test_poisoned_tests_change_nothing_of_training(tmp_path, bars, market, finished):
+    """The bars of one fold's test, and all after them, come back reversed and ten times as dear: the fold's training is the same bit for bit."""
+    run, config, folds = finished
+    number = 1
+    at = market.warmup + folds[number].train.stop  # the first bar that the fold must not see: purged, embargo, test, later
+    poisoned = replace(
+        bars, **{name: np.concatenate([getattr(bars, name)[:at], 10.0 * getattr(bars, name)[at:][::-1]]) for name in ("open", "high", "low", "close")}
+    )
+    other = load_market(config, poisoned)
+    assert plan(other, config) == folds
+    later = [training_market(which, folds[-1], config).scaling.mean.tolist() for which in (market, other)]
+    assert later[0] != later[1]  # the poison shows where it is let in: a later fold trains on these bars
+    with RunDir.create(tmp_path / "wf", settings_with()) as again:
+        assert train_folds(again, settings_with(), other, folds[: number + 1]) is None
+        for job in jobs(folds[: number + 1], settings_with()):
+            (one, note), (two, same) = trained(job.path(run)), trained(job.path(again))
+            assert note == same
+            for name in one:
+                assert one[name][0].keys() == two[name][0].keys()
+                assert all(torch.equal(one[name][0][key], two[name][0][key]) for key in one[name][0])
+                headers = [dict(header, config=None) for _, header in (one[name], two[name])]  # the number of seeds differs there
+                assert headers[0] == headers[1]
+
+
+def test_the_training_market_ends_where_the_training_bars_end(market):
+    config = settings_with()
+    for fold in plan(market, config):
+        seen = training_market(market, fold, config)
+        fit, validation = fitting_ranges(fold, config)
+        assert (seen.train, seen.validation) == (fit, validation)
+        assert fit.stop == validation.start and validation.stop == fold.train.stop == len(seen)
+        assert validation.bars == round(800 * 0.25) - round((800 - fold.train.bars) * 0.25)
+        assert all(len(part) == fold.train.stop for part in (seen.prices, seen.features, seen.raw_features, seen.regime, seen.volume))
+        expected = market.raw_features[fit.start : fit.stop].astype(np.float64)
+        np.testing.assert_allclose(seen.scaling.mean, expected.mean(0), rtol=1e-12, atol=1e-15)
+
+
+def test_without_a_validation_share_all_training_bars_are_fitted_on(market):
+    config = settings.replace(settings_with(), {"data.split": (0.8, 0.0, 0.2)})
+    fold = plan(market, config)[0]
+    assert fitting_ranges(fold, config) == (fold.train, Range(fold.train.stop, fold.train.stop))
+
+
+def test_every_bar_is_accounted_for(market):
+    config = settings_with(evaluate__step="400")
+    folds = plan(market, config)
+    table = folds_table(market, folds, config)
+    for row in table.rows:
+        assert sum(int(cell.replace(",", "")) for cell in row[1:8]) == len(market)
+    text = folds_text(market, folds, config)
+    for line in untested_lines(market, [fold.test for fold in folds]):
+        assert f"not tested: {line}" in text
+    tested = sum(fold.test.bars for fold in folds)
+    holes = sum(int(line.split(" bars")[0].replace(",", "")) for line in untested_lines(market, [fold.test for fold in folds]))
+    assert tested + holes == len(market)
+
+
+def test_missing_lengths_are_named(market):
+    with pytest.raises(ConfigError, match="evaluate.test is not set; give --test"):
+        plan(market, settings.replace(Config(), {"evaluate.train": "800"}))
+    with pytest.raises(ConfigError, match="evaluate.test is not set"):
+        windows_of_policy(None, market, Config())
+
+
+def played(market, ranges, seed=3, **changes):
+    actions = np.random.default_rng(seed).integers(0, 45, (max(r.bars for r in ranges), len(ranges))).astype(np.int32)
+    return play_actions(market, list(ranges), actions, settings_with(**changes), names=[str(r) for r in ranges])
+
+
+def test_the_joined_account_carries_its_capital(market):
+    """No return between windows, exits at their ends paid, and every figure of money grown with the account."""
+    ranges = [Range(1000, 1300), Range(1300, 1500), Range(1500, 1501), Range(1501, 1560)]
+    windows = played(market, ranges)
+    joined = stitch(windows, "joined")
+    assert len(joined) == sum(r.bars for r in ranges) and len(joined.timestamp) == len(joined.equity) == len(joined) + 1
+    np.testing.assert_array_equal(joined.timestamp, market.timestamp[999:1560])
+    np.testing.assert_array_equal(joined.close, market.prices[999:1560, 3])
+    growth = math.prod(w.equity[-1] / w.equity[0] for w in windows)
+    assert joined.equity[-1] / joined.equity[0] == pytest.approx(growth, rel=1e-12)
+    returns = np.concatenate([w.equity[1:] / w.equity[:-1] for w in windows])
+    np.testing.assert_allclose(joined.equity[1:] / joined.equity[:-1], returns, rtol=1e-12)
+    np.testing.assert_allclose(growths(windows)[1:], np.cumprod([w.equity[-1] / w.equity[0] for w in windows])[:-1], rtol=1e-12)
+    # trades explain the whole change of equity, since each window ends flat
+    assert not joined.trades.is_open.any()
+    assert joined.trades.net.sum() == pytest.approx(joined.equity[-1] - joined.equity[0], rel=1e-9)
+    costs = (joined.fee + joined.spread_cost + joined.financing).sum()
+    assert joined.trades.costs.sum() == pytest.approx(costs, rel=1e-9)
+    assert joined.gross_equity[-1] == pytest.approx(joined.equity[-1] + costs, rel=1e-12)
+    # turnover is what the windows' own turnovers add up to: exits are in it
+    assert compute_metrics(joined)["turnover"] == pytest.approx(sum(compute_metrics(w)["turnover"] for w in windows), rel=1e-9)
+    assert notional(joined).sum() > np.abs(joined.traded * joined.price).sum()
+
+
+def test_a_ruin_ends_the_joined_account(market):
+    changes = {"market__leverage": 400.0, "market__taker_bps": 0.0}
+    windows = played(market, [Range(1000, 1200), Range(1200, 1400), Range(1400, 1500)], **changes)
+    assert windows[0].terminated
+    joined = stitch(windows, "ruined")
+    assert joined.terminated and len(joined) == len(windows[0])
+    assert growths(windows).tolist() == [1.0, 0.0, 0.0]
+
+
+def test_overlapping_tests_count_each_bar_once():
+    ranges = [Range(100, 200), Range(150, 250), Range(200, 260)]
+    own = own_ranges(ranges)
+    assert own == (Range(100, 150), Range(150, 200), Range(200, 260))
+    assert all(one.stop == two.start for one, two in pairwise(own))
+
+
+def test_results_and_report(finished, market):
+    run, config, folds = finished
+    found = judge_folds(run, config, market, folds)
+    assert found.complete and set(found.accounts) == {0, 1}
+    finals = sorted((account.equity[-1], seed) for seed, account in found.accounts.items())
+    assert found.seed == finals[0][1]  # the lower of two is their median
+    assert len(found.agent) == folds[-1].test.stop - folds[0].test.start == len(found.hold)
+    write_tables(run.evaluation, found)
+    table = pl.read_csv(run.evaluation / "windows.csv")
+    assert len(table) == 2 * len(folds)
+    own = table.filter(pl.col("seed") == found.seed)
+    assert math.prod(1 + own["total_return"]) == pytest.approx(found.agent.equity[-1] / found.agent.equity[0], rel=1e-9)
+    np.testing.assert_allclose(own["excess_over_hold"], own["total_return"] - own["hold_return"], atol=1e-15)
+    assert own["test_bars"].to_list() == [fold.test.bars for fold in folds]
+    equity = pl.read_parquet(run.evaluation / "equity.parquet").filter(pl.col("seed") == found.seed)
+    np.testing.assert_array_equal(equity["equity"], found.agent.equity)
+    figures = json.loads((run.evaluation / "metrics.json").read_text())
+    assert figures["verdict"] == found.statistics.verdict and figures["trials"] == 2
+    page = report_walk_forward(run, found).read_text()
+    assert found.statistics.verdict in page
+    for title in ("Test windows", "Seeds", "Out of sample against in sample", "Folds", "Bars not tested"):
+        assert title in page
+
+
+def test_a_resume_skips_what_is_finished_and_continues_what_is_not(tmp_path, market, finished):
+    """Stopped in the second fold and resumed, all folds come out as in the run that was never stopped."""
+    run, config, folds = finished
+    config = settings.replace(config, {"evaluate.seeds": 1})
+    stop = StopRequest()
+    begun = []
+
+    class Watch:
+        def __init__(self, job):
+            begun.append(job)
+
+        def __enter__(self):
+            return self.update
+
+        def __exit__(self, *error):
+            pass
+
+        def update(self, figures):
+            if len(begun) == 2 and figures["step"] >= 256:
+                stop.request()
+
+    with RunDir.create(tmp_path / "wf", config) as again:
+        assert train_folds(again, config, market, folds, stop=stop, begin=Watch) == "SIGINT"
+        every = jobs(folds, config)
+        assert [is_finished(job, again) for job in every] == [True] + [False] * (len(folds) - 1)
+        assert read_meta(every[1].path(again))["status"] == "interrupted"
+        partial = judge_folds(again, config, market, folds)
+        assert not partial.complete and len(partial.headline) == 1
+        begun.clear()
+        assert train_folds(again, config, market, folds, begin=lambda job: Watch(job)) is None
+        assert begun == every[1:]
+        for job in every:
+            (one, note), (two, same) = trained(job.path(run)), trained(job.path(again))
+            assert note == same
+            assert all(torch.equal(one["final"][0][key], two["final"][0][key]) for key in one["final"][0])
+
+
+def test_other_windows_than_those_of_the_run_are_refused(market, finished):
+    run, config, _ = finished
+    other = plan(market, settings.replace(config, {"evaluate.train": "700"}))
+    with pytest.raises(UserError, match="is of other windows than"):
+        is_finished(jobs(other, config)[0], run)
+
+
+def test_nothing_finished_says_how_to_go_on(tmp_path, market):
+    config = settings_with()
+    with RunDir.create(tmp_path / "wf", config) as run, pytest.raises(UserError, match="no fold is finished yet"):
+        judge_folds(run, config, market, plan(market, config))
+
+
+def test_one_policy_over_many_windows_is_each_window_alone(market):
+    weights = torch.from_numpy(np.random.default_rng(0).normal(size=(len(market.names) + 3, 45)).astype(np.float32))
+
+    def policy(states):
+        return states @ weights
+
+    config = settings_with(evaluate__test="50")
+    windows = windows_of_policy(policy, market, config)
+    assert windows[0].span.start == market.test.start and windows[-1].span.stop == market.test.stop
+    alone = play_policy(market, [windows[2].span], policy, config)[0]
+    np.testing.assert_array_equal(alone.equity, windows[2].agent.equity)
+    table = windows_table(windows)
+    assert len(table) == math.ceil(market.test.bars / 50)
+    assert table["hold_return"].to_list() == [compute_metrics(w)["total_return"] for w in hold_windows(market, [w.span for w in windows], config)]
