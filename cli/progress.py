@@ -2,27 +2,30 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
 _LINE_SECONDS = 10.0  # between plain lines
+_PREPARING = "preparing (the first start compiles, which takes about half a minute)"
 
 # key of the trainer's dict -> (what it is called here, how it is written)
-FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
-    "steps_per_second": ("steps/s", lambda value: f"{value:,.0f}"),
-    "reward": ("reward", lambda value: f"{value:+.4f}"),
-    "approx_kl": ("KL", lambda value: f"{value:.4f}"),
-    "entropy": ("entropy", lambda value: f"{value:.2f}"),
-    "validation_sharpe": ("validation Sharpe per bar", lambda value: f"{value:+.4f}"),
+FIGURES = {
+    "reward": ("reward", "+.4f"),
+    "approx_kl": ("KL", ".4f"),
+    "entropy": ("entropy", ".2f"),
+    "validation_sharpe": ("validation Sharpe per bar", "+.4f"),
 }
 
 
 class TrainingProgress:
-    """A context manager whose ``update`` is the trainer's ``progress``: a dict with "step", "seconds" and any of FIGURES.
+    """A context manager whose ``update`` is the trainer's ``progress``: a dict of "step", "seconds", "steps_per_second", FIGURES.
 
     A figure that is not in one call keeps its last value (validation is not run every epoch); one that is not finite
     or was never given is left out.
@@ -35,12 +38,7 @@ class TrainingProgress:
         self.console = console or Console()
         self._figures: dict[str, float] = {}
         self._last_line = time.monotonic()
-        self._bar: Progress | None = None
-        if self.console.is_terminal:
-            self._bar = Progress(
-                TextColumn("{task.percentage:>3.0f}%"), BarColumn(bar_width=20), TextColumn("{task.description}"), console=self.console
-            )
-            self._task = self._bar.add_task("preparing", total=1.0)
+        self._live = Live(Text(_PREPARING), console=self.console, refresh_per_second=4) if self.console.is_terminal else None
 
     def update(self, figures: Mapping[str, Any]) -> None:
         """Show the state of training after an epoch."""
@@ -48,36 +46,44 @@ class TrainingProgress:
         now = time.monotonic()
         step, seconds = self._figures.get("step", 0.0), self._figures.get("seconds", 0.0)
         done = min(max(step / self.steps, seconds / self.time_limit if self.time_limit else 0.0), 1.0)
-        if self._bar is not None:
-            self._bar.update(self._task, completed=done, description=self._text(step, seconds))
+        course, figures = self._course(step, seconds), self._shown()
+        if self._live is not None:
+            row = Table.grid(padding=(0, 1))
+            row.add_row(Text(f"{100 * done:3.0f}%"), ProgressBar(total=1.0, completed=done, width=20), Text(course))
+            self._live.update(Group(row, Text(figures, overflow="ellipsis", no_wrap=True)))
         elif now - self._last_line >= _LINE_SECONDS or done >= 1.0:
             self._last_line = now
-            self.console.print(f"{100 * done:3.0f}%  {self._text(step, seconds)}", highlight=False, soft_wrap=True)
+            line = ", ".join(part for part in (course, figures) if part)
+            self.console.print(f"{100 * done:3.0f}%  {line}", highlight=False, soft_wrap=True)
 
-    def _text(self, step: float, seconds: float) -> str:
-        parts = [f"{step:,.0f} steps"]
-        for name, (label, form) in FIGURES.items():
-            value = self._figures.get(name, math.nan)
-            if math.isfinite(value):
-                parts.append(f"{form(value)} {label}" if name == "steps_per_second" else f"{label} {form(value)}")
-        left = self._seconds_left(step, seconds)
-        return ", ".join(parts if left is None else [*parts, f"{clock(left)} left"])
-
-    def _seconds_left(self, step: float, seconds: float) -> float | None:
+    def _course(self, step: float, seconds: float) -> str:
+        """Steps, speed and time left."""
         speed = self._figures.get("steps_per_second", 0.0)
         left = [(self.steps - step) / speed] if speed > 0 else []
         if self.time_limit is not None:
             left.append(self.time_limit - seconds)
-        return max(min(left), 0.0) if left else None
+        parts = [f"{step:,.0f} steps"]
+        if speed > 0:
+            parts.append(f"{speed:,.0f} steps/s")
+        if left:
+            parts.append(f"{clock(max(min(left), 0.0))} left")
+        return ", ".join(parts)
+
+    def _shown(self) -> str:
+        """What learning does."""
+        values = {name: self._figures.get(name, math.nan) for name in FIGURES}
+        return ", ".join(f"{label} {values[name]:{form}}" for name, (label, form) in FIGURES.items() if math.isfinite(values[name]))
 
     def __enter__(self) -> Self:
-        if self._bar is not None:
-            self._bar.start()
+        if self._live is not None:
+            self._live.start()
+        else:
+            self.console.print(_PREPARING, highlight=False, soft_wrap=True)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        if self._live is not None:
+            self._live.stop()
 
 
 def clock(seconds: float) -> str:
