@@ -11,15 +11,18 @@ chunks x steps go backwards in several rounds.
 
 from functools import lru_cache
 
-from numpy import float32
+from numpy import float32, int32
 
 from numba_rl.gpu import blocks_for, cuda, jit
+
+OUTSIDE = int32(-2)  # beside the kinds of `ends`
 
 
 @lru_cache
 def gae_scan_kernel(slots, chunks, steps):
     """The kernel for blocks of `slots` x `chunks` threads, each with `steps` steps in registers."""
     round_steps = chunks * steps
+    points = steps + 1
 
     def gae_scan(rewards, values, ends, final_values, gamma, gae_lambda, advantages, returns):
         offsets = cuda.shared.array((chunks, slots), float32)
@@ -27,7 +30,8 @@ def gae_scan_kernel(slots, chunks, steps):
         behind = cuda.shared.array(slots, float32)
         delta = cuda.local.array(steps, float32)
         factor = cuda.local.array(steps, float32)
-        value = cuda.local.array(steps, float32)
+        value = cuda.local.array(points, float32)
+        kind = cuda.local.array(steps, int32)
         slot = cuda.threadIdx.x % slots
         chunk = cuda.threadIdx.x // slots
         e = cuda.blockIdx.x * slots + slot
@@ -37,23 +41,27 @@ def gae_scan_kernel(slots, chunks, steps):
             behind[slot] = float32(0.0)
         for turn in range((length + round_steps - 1) // round_steps):
             first = length - (turn + 1) * round_steps + chunk * steps
+            # All loads first and none of them behind a branch, so that they are in flight together. Outside the launch
+            # the map is the identity.
             for k in range(steps):
                 t = first + k
-                # outside the launch: the identity
-                delta[k] = float32(0.0)
-                factor[k] = float32(1.0)
-                value[k] = float32(0.0)
-                if inside and t >= 0:
-                    end = ends[t, e]
-                    value[k] = values[t, e]
+                there = inside and t >= 0
+                value[k] = values[t, e] if there else float32(0.0)
+                delta[k] = rewards[t, e] if there else float32(0.0)
+                kind[k] = int32(ends[t, e]) if there else OUTSIDE
+            value[steps] = values[first + steps, e] if inside and first + steps >= 0 else float32(0.0)
+            for k in range(steps):
+                following = value[k + 1]
+                factor[k] = gamma * gae_lambda
+                if kind[k] != 0:
                     following = float32(0.0)
                     factor[k] = float32(0.0)
-                    if end == 0:
-                        following = values[t + 1, e]
-                        factor[k] = gamma * gae_lambda
-                    elif end > 0:
-                        following = final_values[end - 1, e]
-                    delta[k] = rewards[t, e] + gamma * following - value[k]
+                    if kind[k] > 0:
+                        following = final_values[kind[k] - 1, e]
+                delta[k] += gamma * following - value[k]
+                if kind[k] == OUTSIDE:
+                    delta[k] = float32(0.0)
+                    factor[k] = float32(1.0)
             offset = float32(0.0)
             whole = float32(1.0)
             for back in range(steps):

@@ -83,6 +83,9 @@ class FusedUpdate:
         self.logit_gradient = new(rows, self.logits, dtype=torch.bfloat16)
         self.hidden_gradient = new(rows, hidden, dtype=torch.bfloat16)
         self.first_gradient = new(rows, self.first, dtype=torch.bfloat16)
+        # Own memory for each layer's gradient: side streams still read one while the next is made.
+        layers = [(f"a{k}", size) for k, size in enumerate(self.actor_sizes)][1:] + [(f"c{k}", size) for k, size in enumerate(self.critic_sizes)][1:-1]
+        self.gradients = {name: new(rows, size, dtype=torch.bfloat16) for name, size in layers}
         self.partial = new(groups, self.tail)
         self.sums = new(config.epochs * self.minibatches, groups, ppo_loss.SUMS)
         self.moments = new(self.minibatches, minibatch.MOMENT_BLOCKS, 2)
@@ -314,8 +317,8 @@ class FusedUpdate:
             if layer == f"{kind}1":
                 torch.mm(gradient, weight, out=into)
             else:
-                gradient = torch.mm(gradient, weight)
                 below = layers[layers.index(layer) - 1]
+                gradient = torch.mm(gradient, weight, out=self.gradients[below])
                 self._relu_backward(gradient, hidden, below)
 
     def _step(self, index):
