@@ -1,9 +1,12 @@
-"""The fused collector: one launch plays all episodes for all steps, network and rules together, on a GPU.
+"""The fused collector: one kernel launch plays all episodes for all steps of a launch, network included.
 
-It keeps the bar and the three portfolio features of each step; the network's inputs are built where they are needed. A
-launch allocates nothing and reads nothing back, so that it can be captured in a CUDA graph.
+For actors with two hidden layers that fit a kernel (see kernels.rollout), on a GPU; the batched collector takes the rest. What
+is stored is compact: of each state the bar and the three portfolio features. Nothing is allocated and nothing waits for the
+host in `launch`, so it can be captured in a CUDA graph; make the first launch outside, since it compiles.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -13,35 +16,89 @@ from numba_rl.collect.batched import EPISODES, LAUNCH_ON_GPU, THREADS
 from numba_rl.config import Config
 from numba_rl.data.market import Market
 from numba_rl.data.windows import Range
-from numba_rl.errors import UserError
+from numba_rl.errors import ConfigError, UserError
 from numba_rl.gpu import SIMULATED, blocks_for, stream, view
-from numba_rl.kernels.rollout_block import block_kernel, block_of
-from numba_rl.kernels.settled import pattern_of
+from numba_rl.kernels import rollout as kernels
 from numba_rl.kernels.slots import CLOCK_FIELDS
 from numba_rl.kernels.step import Launch, steppers
+from numba_rl.rules.actions import ACTIONS
 from numba_rl.rules.barrier import BARRIER_FIELDS
 from numba_rl.rules.diversity import WINDOW_FIELDS
 from numba_rl.rules.parameters import rules_of
 from numba_rl.rules.portfolio import PORTFOLIO_FIELDS
 from numba_rl.rules.shaping import SHAPING_FIELDS
 
+PORTFOLIO_FEATURES = 3
 
-def fits(config: Config, features: int) -> bool:
-    """Whether the actor of these settings has a fused kernel."""
-    return block_of(features, config.ppo.actor, slope=config.ppo.leaky_slope) is not None
+
+@dataclass
+class CompactRollout:
+    """One launch, time-major. The collector owns the memory and writes it anew at the next launch.
+
+    features float32 [T, F]: the market's table; rows int32 [L + 1, N] and account float32 [L + 1, N, 3]: bar and portfolio
+    features of each state, the last row being what the policy sees next; final_rows int32 [K, N], final_account float32
+    [K, N, 3]: the true next states of truncated steps. actions, log_probs, rewards, ends, finals and status are those of
+    collect.batched.Rollout.
+    """
+
+    features: torch.Tensor
+    account: torch.Tensor
+    rows: torch.Tensor
+    final_account: torch.Tensor
+    final_rows: torch.Tensor
+    finals: torch.Tensor
+    actions: torch.Tensor
+    log_probs: torch.Tensor
+    rewards: torch.Tensor
+    ends: torch.Tensor
+    status: torch.Tensor
+
+    @property
+    def bars(self) -> torch.Tensor:
+        """int32 [L, N]: the bar of each decision."""
+        return self.rows[:-1]
+
+    @property
+    def states(self) -> torch.Tensor:
+        """float32 [L + 1, N, F + 3], built anew at each call."""
+        return rebuilt(self.features, self.rows, self.account)
+
+    @property
+    def final_states(self) -> torch.Tensor:
+        """float32 [K, N, F + 3], built anew at each call."""
+        return rebuilt(self.features, self.final_rows, self.final_account)
+
+    @property
+    def terminated(self) -> torch.Tensor:
+        """bool [L, N]: the episode ended in ruin; nothing is worth anything after it."""
+        return self.ends < 0
+
+    @property
+    def truncated(self) -> torch.Tensor:
+        """bool [L, N]: the episode was cut; its true next state still has a worth."""
+        return self.ends > 0
+
+
+def rebuilt(features, rows, account, width=None, dtype=torch.float32) -> torch.Tensor:
+    """States [..., width] of `dtype` from bars [...] and account [..., 3]; zeros behind F + 3 where width is larger."""
+    market = features.shape[1]
+    width = market + PORTFOLIO_FEATURES if width is None else width
+    states = torch.empty(*rows.shape, width, dtype=dtype, device=features.device)
+    states[..., :market] = features.index_select(0, rows.reshape(-1)).view(*rows.shape, market)
+    states[..., market : market + PORTFOLIO_FEATURES] = account
+    states[..., market + PORTFOLIO_FEATURES :] = 0
+    return states
 
 
 class FusedCollector:
-    """Plays N episodes for L steps a launch with an actor of fixed shape.
+    """Plays N episodes for L steps a launch, the actor's layers inside the kernel."""
 
-    bars int32 [L + 1 + K, N] and account float32 [L + 1 + K, N, 3]: of each step, of the state after the launch, and of the
-    true next states of truncated steps (`ends` says which row); actions int32, log_probs and rewards float32, ends int16
-    [L, N]; finals, status int32 [N]. The memory is written anew at the next launch.
-    """
+    def __init__(self, market: Market, config: Config, *, device="cuda", base=None, range: Range | None = None, form="auto"):
+        """market, base and range as for the batched collector; form: "auto", "block" or "warp" (see kernels.rollout).
 
-    def __init__(self, market: Market, config: Config, *, device="cuda", base=None, range: Range | None = None):
-        """Arguments and errors as of BatchedCollector."""
-        self.device = torch.device("cpu" if SIMULATED else device)
+        Raises ConfigError where no kernel fits the actor, UserError where the range is too short to play a step.
+        """
+        self.device = torch.device(device)
         self.range = range or market.train
         if self.range.stop - self.range.start < 2:
             raise UserError(f"{market.source}: a range of {self.range.stop - self.range.start} bars cannot be played; 2 are needed")
@@ -50,15 +107,17 @@ class FusedCollector:
         self.rules = rules_of(config, market.bars_per_year)
         self.seed = config.train.seed
         self.played = 0
+        self.plan = plan_for(config, market.features.shape[1], self.device, self.episodes, form)
+        if self.plan is None:
+            raise ConfigError(
+                f"train.collector = fused has no {'' if form == 'auto' else form + ' '}kernel for ppo.actor = {list(config.ppo.actor)} and "
+                f"{market.features.shape[1]} features on this device; use auto or batched"
+            )
         self._started = False
         self._start_kernel = steppers(base).start_kernel
-        features = market.features.shape[1]
-        self.block = block_of(features, config.ppo.actor, slope=config.ppo.leaky_slope)
-        if self.block is None:
-            raise UserError(f"an actor {config.ppo.actor} on {features} features has no fused kernel; use train.collector = batched")
-        self._kernel = block_kernel(self.block, pattern_of(self.rules), base)
+        self._kernel = kernels.Rollout(self.plan, self.rules, base)
         slots, steps = self.episodes, self.steps
-        self.finals_rows = steps // min(config.episodes.length, self.range.stop - 1 - self.range.start) + 2
+        finals = steps // min(config.episodes.length, self.range.stop - 1 - self.range.start) + 2
 
         def zeros(*shape, dtype=torch.float32):
             return torch.zeros(shape, dtype=dtype, device=self.device)
@@ -72,67 +131,101 @@ class FusedCollector:
         }
         self.prices = torch.from_numpy(market.prices).to(self.device)
         self.features = torch.from_numpy(market.features).to(self.device)
-        self.bars = zeros(steps + 1 + self.finals_rows, slots, dtype=torch.int32)
-        self.account = zeros(steps + 1 + self.finals_rows, slots, 3)
-        self.actions = zeros(steps, slots, dtype=torch.int32)
-        self.log_probs, self.rewards = zeros(steps, slots), zeros(steps, slots)
-        self.ends = zeros(steps, slots, dtype=torch.int16)
-        self.finals, self.status = zeros(slots, dtype=torch.int32), zeros(slots, dtype=torch.int32)
-        sizes = (features + 3, *config.ppo.actor, 45)
-        self.weights = [tensor for fan_in, out in pairwise(sizes) for tensor in (zeros(out, fan_in), zeros(out))]
+        self.rollout = CompactRollout(
+            features=self.features,
+            account=zeros(steps + 1, slots, PORTFOLIO_FEATURES),
+            rows=zeros(steps + 1, slots, dtype=torch.int32),
+            final_account=zeros(finals, slots, PORTFOLIO_FEATURES),
+            final_rows=zeros(finals, slots, dtype=torch.int32),
+            finals=zeros(slots, dtype=torch.int32),
+            actions=zeros(steps, slots, dtype=torch.int32),
+            log_probs=zeros(steps, slots),
+            rewards=zeros(steps, slots),
+            ends=zeros(steps, slots, dtype=torch.int16),
+            status=zeros(slots, dtype=torch.int32),
+        )
+        r = self.rollout
+        self._slot_views = [view(tensor) for tensor in self.slots.values()]
+        self._prices = view(self.prices)
+        self._outputs = [
+            view(tensor)
+            for tensor in (
+                r.account, r.rows, r.final_account, r.final_rows, r.finals, r.actions, r.log_probs, r.rewards, r.ends, r.status
+            )
+        ]  # fmt: skip
+        self._market, self._packed = view(self.features), None
+        tiles = self.plan.tiles
+        if tiles is not None:
+            halves = zeros(len(self.features), tiles.width, dtype=torch.float16)
+            halves[:, : tiles.features] = self.features
+            self._words, self._biases = zeros(tiles.words, dtype=torch.int64), zeros(tiles.biases)
+            self._table = halves.view(torch.int32)
+            self._market = view(self._table.view(torch.uint32))
+            self._packed = (view(self._words.view(torch.uint64)), view(self._biases))
+        self._layers, self._layer_views = None, None
 
     def _stream(self):
         return 0 if SIMULATED else stream(torch.cuda.current_stream(self.device).cuda_stream)
 
-    def _slot_views(self):
-        return [view(self.slots[name]) for name in ("portfolio", "barrier", "window", "shaping", "clock")]
-
-    def _market_views(self):
-        return view(self.prices), view(self.features)
+    def _launch(self, given=False) -> Launch:
+        return Launch(self.seed, self.range.start, self.range.stop, 0, int(given), 1.0)
 
     def start(self):
-        """Begin an episode in every slot."""
-        states = torch.zeros(1, self.episodes, self.features.shape[1] + 3, device=self.device)
-        launch = Launch(self.seed, self.range.start, self.range.stop, 0, 0, 1.0)
-        threads = 8 if SIMULATED else THREADS
-        self._start_kernel[blocks_for(self.episodes, threads), threads, self._stream()](
-            *self._slot_views(), *self._market_views(), view(states), 0, launch, self.rules
+        """Begin an episode in every slot; called by the first launch."""
+        states = torch.zeros(1, self.episodes, self.features.shape[1] + PORTFOLIO_FEATURES, device=self.device)
+        self._start_kernel[blocks_for(self.episodes, THREADS), THREADS if not SIMULATED else 4, self._stream()](
+            *self._slot_views, self._prices, view(self.features), view(states), 0, self._launch(), self.rules
         )
         self._started = True
 
-    @torch.no_grad()
-    def launch(self, actor) -> None:
-        """Enqueue one launch with the weights of `actor`, a sequence of three Linear layers, as they are on the device then."""
-        for layer, weight, bias in zip(actor, self.weights[::2], self.weights[1::2], strict=True):
-            weight.copy_(layer.weight)
-            bias.copy_(layer.bias)
-        self.status.zero_()
-        cut = self.steps + 1
-        launch = Launch(self.seed, self.range.start, self.range.stop, 0, 0, 1.0)
-        self._kernel[self.episodes, self.block.threads, self._stream()](
-            *map(view, self.weights), *self._slot_views(), *self._market_views(), view(self.account[:cut]), view(self.bars[:cut]),
-            view(self.account[cut:]), view(self.bars[cut:]), view(self.finals), view(self.actions), view(self.log_probs),
-            view(self.rewards), view(self.ends), view(self.status), launch, self.rules,
+    def launch(self, policy, given=False):
+        """The device's work of one launch, nothing else: this can be captured. `played` is the caller's to move on."""
+        layers = list(policy.parameters()) if isinstance(policy, torch.nn.Module) else list(policy)
+        addresses = [layer.data_ptr() for layer in layers]
+        if self._layers != addresses:
+            self._layers, self._layer_views = addresses, self._checked(layers)
+        self.rollout.status.zero_()
+        self._kernel.launch(
+            self._layer_views, self._slot_views, self._prices, self._market, self._outputs, self._launch(given), self.rules,
+            self._stream(), self._packed,
         )  # fmt: skip
 
-    @property
-    def terminated(self) -> torch.Tensor:
-        """bool [L, N]: the episode ended in ruin."""
-        return self.ends < 0
+    def _checked(self, layers):
+        block, tiles = self.plan.block, self.plan.tiles
+        hidden = (block.market.outputs, block.second.outputs) if block is not None else (tiles.hidden1, tiles.hidden2)
+        sizes = (self.features.shape[1] + PORTFOLIO_FEATURES, *hidden, ACTIONS)
+        wanted = [shape for i, o in pairwise(sizes) for shape in ((o, i), (o,))]
+        found = [tuple(layer.shape) for layer in layers]
+        if found != wanted:
+            raise ValueError(f"the collector was built for an actor of {wanted}, got {found}")
+        return [view(layer, np.float32) for layer in layers]
 
-    def states(self) -> torch.Tensor:
-        """The inputs of all rows, float32 [L + 1 + K, N, F + 3], built now."""
-        return torch.cat([self.features[self.bars.long()], self.account], dim=-1)
+    @torch.no_grad()
+    def collect(self, policy: torch.nn.Module | Sequence[torch.Tensor], *, actions=None) -> CompactRollout:
+        """Play one launch. policy: the actor, or its weights and biases in order (weights [out, in], float32).
+
+        actions: int32 [L, N] to play instead of the policy's draws (log-probabilities are then 0).
+        """
+        if not self._started:
+            self.start()
+        if actions is not None:
+            self.rollout.actions.copy_(actions)
+        self.launch(policy, given=actions is not None)
+        self.played += self.steps * self.episodes
+        return self.rollout
 
     def state_dict(self) -> dict:
-        """What an exact resume needs."""
+        """What an exact resume needs, of the same names and shapes as the batched collector's."""
+        r = self.rollout
+        following = rebuilt(self.features, r.rows[-1], r.account[-1])
         return {
             **{name: tensor.detach().cpu().numpy().copy() for name, tensor in self.slots.items()},
+            "next_states": following.cpu().numpy(),
             "played": np.array([self.played, int(self._started)], dtype=np.int64),
         }
 
     def load_state_dict(self, state: dict):
-        """Take up where `state_dict` left off; shapes must be those of this collector."""
+        """Take up where `state_dict` left off, of this collector or a batched one; shapes must be those of this collector."""
         for name, tensor in self.slots.items():
             if tuple(state[name].shape) != tuple(tensor.shape):
                 raise UserError(
@@ -140,5 +233,27 @@ class FusedCollector:
                     "resume with the same episodes.count"
                 )
             tensor.copy_(torch.as_tensor(np.asarray(state[name])))
+        self.rollout.rows[-1].copy_(self.slots["clock"][:, 0])
+        self.rollout.account[-1].copy_(torch.as_tensor(np.asarray(state["next_states"]))[:, -PORTFOLIO_FEATURES:])
         self.played, started = (int(value) for value in np.asarray(state["played"]))
         self._started = bool(started)
+
+
+def plan_for(config: Config, features: int, device, episodes: int, form="auto"):
+    """The kernel plan of an actor on a device, or None where the batched collector must play it."""
+    capability, multiprocessors = (9, 0), 1
+    device = torch.device(device)
+    if not SIMULATED:
+        if device.type != "cuda":
+            return None
+        capability = torch.cuda.get_device_capability(device)
+        multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
+    return kernels.plan_rollout(
+        features,
+        config.ppo.actor,
+        episodes,
+        slope=config.ppo.leaky_slope,
+        capability=capability,
+        multiprocessors=multiprocessors,
+        form=form,
+    )

@@ -2,7 +2,7 @@
 
 Named barriers let a few warps of a block wait for each other while the others work on. The simulator has one barrier for
 all threads, so there a role must pass the barriers of the others too: `others_sync` stands for them and is nothing on a GPU.
-Tensor-core and conversion instructions have no twin: what is built on them has one (see kernels.mma).
+Tensor-core instructions and the shortcuts around them have no twin: what is built on them has one (see kernels.mma).
 """
 
 from numba import float64, uint64
@@ -11,6 +11,8 @@ from numba_rl.gpu import SIMULATED, cuda, device, float32, int32, uint32
 
 if SIMULATED:
     import threading
+
+    import numpy as np
 
     @cuda.jit(device=True)
     def some_sync(barrier, threads):
@@ -26,6 +28,20 @@ if SIMULATED:
     def others_sync():
         """Stands where other roles of the block pass a barrier of their own."""
         threading.current_thread().syncthreads()
+
+    @cuda.jit(device=True)
+    def converge():
+        """Bring the lanes of a warp together again, after branches that only some of them took."""
+
+    @cuda.jit(device=True)
+    def half_pair(low, high):
+        """Two float32 rounded to fp16, the first in the low half."""
+        return np.array([low, high], np.float16).view(np.uint32)[0]
+
+    @cuda.jit(device=True)
+    def prices_of(prices, bar):
+        """(open, high, low, close) of a bar, asked for at this place."""
+        return prices[bar, 0], prices[bar, 1], prices[bar, 2], prices[bar, 3]
 
 else:
     from llvmlite import ir
@@ -88,6 +104,11 @@ else:
     def others_sync():
         """Stands where other roles of the block pass a barrier of their own."""
 
+    @device
+    def converge():
+        """Bring the lanes of a warp together again, after branches that only some of them took."""
+        cuda.syncwarp()
+
     @intrinsic
     def largest_int(typingctx, value):
         """Maximum of an int32 over the warp, in every lane (compute capability 8.0 or newer)."""
@@ -126,47 +147,45 @@ else:
         """Two float32 rounded to fp16, the first in the low half."""
         return _instruction("cvt.rn.f16x2.f32 $0, $2, $1;", uint32, float32, float32)
 
-    @intrinsic
-    def half_pair_relu(typingctx, low, high):
-        """Two float32 made fp16, negative ones 0, NaN kept (compute capability 8.0 or newer)."""
-        return _instruction("cvt.rn.relu.f16x2.f32 $0, $2, $1;", uint32, float32, float32)
+    def half_pair_into(builder, low, high, relu):
+        """Emit two float32 made fp16 in one word; relu: negative ones 0, NaN kept (compute capability 8.0 or newer)."""
+        text = "cvt.rn.relu.f16x2.f32 $0, $2, $1;" if relu else "cvt.rn.f16x2.f32 $0, $2, $1;"
+        return _assembly(builder, text, [uint32], [low, high], [float32] * 2)[0]
 
-    @intrinsic
-    def multiply(typingctx, a0, a1, a2, a3, b, c0, c1, c2, c3):
-        """c + A B of a 16 x 16 fp16 tile A (a0..a3) and a 16 x 8 tile B (two words in one uint64), c float32 (8.0 or newer)."""
+    def multiply_into(builder, a, word, c):
+        """Emit c + A B of a 16 x 16 fp16 tile A (four words) and a 16 x 8 tile B (two words in 64 bits), c four float32 (8.0 or newer)."""
+        halves = [builder.trunc(word, _I32), builder.trunc(builder.lshr(word, ir.Constant(_I64, 32)), _I32)]
+        text = "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {$0,$1,$2,$3},{$4,$5,$6,$7},{$8,$9},{$10,$11,$12,$13};"
         kinds = (*[uint32] * 6, *[float32] * 4)
+        return _assembly(builder, text, [float32] * 4, [*a, *halves, *c], kinds, whole_warp=True)
 
-        def codegen(context, builder, signature, arguments):
-            low = builder.trunc(arguments[4], _I32)
-            high = builder.trunc(builder.lshr(arguments[4], ir.Constant(_I64, 32)), _I32)
-            text = "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {$0,$1,$2,$3},{$4,$5,$6,$7},{$8,$9},{$10,$11,$12,$13};"
-            found = _assembly(builder, text, [float32] * 4, [*arguments[:4], low, high, *arguments[5:]], kinds, whole_warp=True)
-            return context.make_tuple(builder, signature.return_type, found)
+    def load_four_into(builder, address):
+        """Emit the load of four uint32 from an address (uint64) in global memory, read-only for the whole kernel."""
+        return _assembly(builder, "ld.global.nc.v4.u32 {$0,$1,$2,$3}, [$4];", [uint32] * 4, [address], [uint64])
 
-        return types.UniTuple(float32, 4)(*[uint32] * 4, uint64, *[float32] * 4), codegen
-
-    def _load(array, text, result):
-        """Vector load of consecutive elements of a C-contiguous array, from element `index` on, read-only for the whole kernel."""
+    def _load(array, text, result, *, volatile=False):
+        """Vector load of consecutive elements of a C-contiguous array from element `index` on, read-only for the whole kernel."""
         signature = types.UniTuple(result[0], len(result))(array, types.int64)
 
         def codegen(context, builder, signature, arguments):
-            from numba.core import cgutils
-
             base = context.make_array(array)(context, builder, arguments[0]).data
-            address = builder.ptrtoint(cgutils.gep_inbounds(builder, base, arguments[1]), _I64)
-            return context.make_tuple(builder, signature.return_type, _assembly(builder, text, result, [address], [uint64]))
+            address = builder.ptrtoint(builder.gep(base, [arguments[1]]), _I64)
+            found = _assembly(builder, text, result, [address], [uint64], volatile=volatile)
+            return context.make_tuple(builder, signature.return_type, found)
 
         return signature, codegen
 
     @intrinsic
-    def load_four(typingctx, array, index):
-        """Four consecutive uint32 of a flat array in global memory; the first must lie on 16 bytes."""
-        return _load(array, "ld.global.nc.v4.u32 {$0,$1,$2,$3}, [$4];", [uint32] * 4)
+    def _load_two(typingctx, array, index):
+        """Elements index and index + 1 of a float64 array in global memory, likewise; index a multiple of 2. It stays where it stands."""
+        return _load(array, "ld.global.nc.v2.f64 {$0,$1}, [$2];", [float64] * 2, volatile=True)
 
-    @intrinsic
-    def load_two(typingctx, array, index):
-        """Two consecutive float64 of a flat array in global memory; the first must lie on 16 bytes."""
-        return _load(array, "ld.global.nc.v2.f64 {$0,$1}, [$2];", [float64] * 2)
+    @device
+    def prices_of(prices, bar):
+        """(open, high, low, close) of a bar, asked for at this place, not where they are first used."""
+        first = _load_two(prices, types.int64(bar) * 4)
+        second = _load_two(prices, types.int64(bar) * 4 + 2)
+        return first[0], first[1], second[0], second[1]
 
     @device
     def largest(value):

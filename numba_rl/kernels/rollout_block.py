@@ -50,7 +50,7 @@ OTHER_REGISTERS = 56  # what a thread of the network needs beside its weights
 NO_CHOICE = int(compose(FLAT, 0, NORMAL))  # played where the logits are no distribution
 
 # Bound anew for each network, pattern of settings and reward (see `block_names`).
-FEATURES = HIDDEN1 = HIDDEN2 = NETWORK = SAMPLER = PLAYERS = PLAYER_ROUNDS = ROW_ROUNDS = ROWS = WHOLE = 1
+FEATURES = HIDDEN1 = HIDDEN2 = NETWORK = SAMPLER = PLAYERS = PLAYER_ROUNDS = ROW_ROUNDS = ROWS = WHOLE = REDUX = 1
 MARKET_PADDED = MARKET_PARTS = MARKET_REGISTERS = MARKET_ROUNDS = MARKET_STRIDE = OWN = 1
 SECOND_PADDED = SECOND_PARTS = SECOND_REGISTERS = SECOND_ROUNDS = SECOND_STRIDE = 1
 THIRD_PADDED = THIRD_PARTS = THIRD_REGISTERS = THIRD_ROUNDS = THIRD_STRIDE = 1
@@ -71,6 +71,7 @@ class Block(NamedTuple):
     players: int
     paymaster: int
     slope: float
+    redux: int  # 1: maxima by one instruction (compute capability 8.0)
 
     @property
     def threads(self) -> int:
@@ -78,7 +79,7 @@ class Block(NamedTuple):
         return self.network + self.sampler + self.players + self.paymaster
 
 
-def block_of(features, hidden, actions=ACTIONS, slope=0.0, network=None) -> Block | None:
+def block_of(features, hidden, actions=ACTIONS, slope=0.0, network=None, capability=(9, 0)) -> Block | None:
     """The block form of an actor features + 3 - hidden[0] - hidden[1] - actions, or None where it does not fit.
 
     network: threads of the network, by default 256, or more or fewer where only that fits. The limits: two hidden layers, the
@@ -94,7 +95,7 @@ def block_of(features, hidden, actions=ACTIONS, slope=0.0, network=None) -> Bloc
         others = (1, 2, 1) if SIMULATED else (32, 64, 32)
         registers = min(65_536 // (threads + sum(others)) // 8 * 8, 255)
         if SIMULATED or (held + OTHER_REGISTERS <= registers and shared <= 16_384):
-            return Block(features, *layers, threads, *others, slope)
+            return Block(features, *layers, threads, *others, slope, int(capability >= (8, 0)))
     return None
 
 
@@ -348,7 +349,7 @@ def rollout_block(
             if launch.given == 1:
                 action = int32(actions[uint32(t), e])
             else:
-                action, winner, logit, top, total = draw_by_warp(logits, ACTIONS, u, lane)
+                action, winner, logit, top, total = draw_by_warp(logits, ACTIONS, u, lane, REDUX)
             drawn = action
             if action < 0:
                 action = int32(NO_CHOICE)
@@ -516,6 +517,7 @@ def block_names(block: Block, pattern, base_reward=default_base) -> dict:
         "ROW_ROUNDS": -(-market.padded // block.network),
         "ROWS": EXPOSURE_AFTER + 1 if whole else FEE,
         "WHOLE": int(whole),
+        "REDUX": block.redux,
         "SLOPE": float32(block.slope),
         "base": base_reward,
         "settled": settled_for(pattern),
@@ -528,7 +530,7 @@ def block_names(block: Block, pattern, base_reward=default_base) -> dict:
 
 def block_function(block: Block, pattern, base_reward=default_base):
     """The plain kernel function, under a name of its own (the disk cache tells kernels apart by name)."""
-    sizes = (block.features, block.market.outputs, block.second.outputs, block.network)
+    sizes = (block.features, block.market.outputs, block.second.outputs, block.network, block.redux)
     return specialised(rollout_block, block_names(block, pattern, base_reward), sizes, block.slope, pattern)
 
 

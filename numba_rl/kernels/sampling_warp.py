@@ -6,13 +6,13 @@ exceed u x total. Each lane has two neighbouring actions. The simulator draws wi
 
 import math
 
-from numba_rl.gpu import FULL_MASK, SIMULATED, cuda, device, float32, int32
+from numba_rl.gpu import FULL_MASK, SIMULATED, cuda, device, float32, int32, warp_max
 from numba_rl.kernels.sampling import draw_row
 
 if SIMULATED:
     import numpy as np
 
-    def draw_by_warp(logits, actions, u, lane):
+    def draw_by_warp(logits, actions, u, lane, redux):
         """See below; the one lane there is wins."""
         action, log_prob = draw_row(logits, 0, actions, u, np.float32(1.0))
         return action, 0, np.float32(log_prob), np.float32(0.0), np.float32(1.0)
@@ -21,14 +21,15 @@ else:
     from numba_rl.kernels.ptx import largest
 
     @device
-    def draw_by_warp(logits, actions, u, lane):
+    def draw_by_warp(logits, actions, u, lane, redux):
         """(action, winning lane, its logit, largest logit, sum of exponentials); all but the winner's are its own business.
 
-        logits float32 [1, 64], minus infinity past the actions. Action -1 where the logits are no distribution.
+        logits float32 [1, 64], minus infinity past the actions. Action -1 where the logits are no distribution. redux: 1 for
+        compute capability 8.0 or newer.
         """
         x0 = logits[0, 2 * lane]
         x1 = logits[0, 2 * lane + 1]
-        top = largest(max_or_nan(x0, x1))
+        top = largest(max_or_nan(x0, x1)) if redux else warp_max(max_or_nan(x0, x1), 0)
         e0 = math.exp(x0 - top)
         e1 = math.exp(x1 - top)
         mass = e0 + e1
@@ -58,7 +59,7 @@ else:
     @device
     def max_or_nan(a, b):
         """The larger of two, or NaN if either is."""
-        return a if a > b or a != a else b
+        return a if a > b or math.isnan(a) else b
 
 
 @device

@@ -5,17 +5,28 @@ states, and each action must be the one that its uniform picks, unless that lies
 """
 
 from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
 
 import numpy as np
 
+from numba_rl.kernel_cache import cached
 from numba_rl.kernels.slots import CLOCK_FIELDS, PLAYED
 from numba_rl.kernels.step import Launch, steppers
 from numba_rl.rules.barrier import BARRIER_FIELDS
 from numba_rl.rules.diversity import WINDOW_FIELDS
+from numba_rl.rules.fills import advance
+from numba_rl.rules.game import fresh_slot, play
 from numba_rl.rules.parameters import rules_of
-from numba_rl.rules.philox import ACTION, uniform
-from numba_rl.rules.portfolio import PORTFOLIO_FIELDS
+from numba_rl.rules.philox import ACTION, below, uniform
+from numba_rl.rules.portfolio import PORTFOLIO_FIELDS, portfolio_features
+from numba_rl.rules.reward import combine, default_base
 from numba_rl.rules.shaping import SHAPING_FIELDS
+
+for compiled in (advance, fresh_slot, play, uniform, below, portfolio_features, combine, default_base):
+    cached(compiled)  # simulated kernels call these one by one: compile them once a machine, not once a run
+
+compiled_steps = cache(steppers)
 
 SLOTS = ("portfolio", "barrier", "window", "shaping", "clock")
 OUTPUTS = ("account", "bars", "final_account", "final_bars", "finals", "actions", "log_probs", "rewards", "ends", "status")
@@ -26,7 +37,7 @@ def actor(features, hidden, actions=45, seed=0, scale=1.0, dtype=np.float32):
     rng = np.random.default_rng(seed)
     sizes = (features + 3, *hidden, actions)
     layers = []
-    for index, (inputs, outputs) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+    for index, (inputs, outputs) in enumerate(pairwise(sizes)):
         factor = scale if index == len(sizes) - 2 else 1.0
         layers += [rng.normal(0, factor / np.sqrt(inputs), (outputs, inputs)), rng.normal(0, 0.1, outputs)]
     return [np.ascontiguousarray(layer, dtype) for layer in layers]
@@ -60,7 +71,7 @@ class Game:
         self.rules = rules_of(self.config, 525_600.0)
         self.stop = len(self.prices) if self.stop is None else self.stop
         self.launch = Launch(self.config.train.seed, self.start, self.stop, 0, 0, 1.0)
-        self.compiled = steppers(self.base)
+        self.compiled = compiled_steps(self.base)
         n, length = self.slots, min(self.rules.episode_length, self.stop - 1 - self.start)
         finals = self.steps // length + 2
         self.portfolio, self.barrier = np.zeros((n, PORTFOLIO_FIELDS)), np.zeros((n, BARRIER_FIELDS))
