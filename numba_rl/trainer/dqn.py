@@ -18,8 +18,9 @@ from numba_rl.data.market import Market
 from numba_rl.replay import PrioritizedReplay
 from numba_rl.trainer.checkpoint import Policy
 from numba_rl.trainer.curiosity import Curiosity
+from numba_rl.trainer.dqn_fused import FusedLearner, fits
 from numba_rl.trainer.dqn_networks import build_q_network, kind_of
-from numba_rl.trainer.dqn_update import SUMS, Learner
+from numba_rl.trainer.dqn_update import Learner
 from numba_rl.trainer.episodes import Episodes
 from numba_rl.trainer.precision import resolve
 
@@ -47,12 +48,14 @@ class Dqn:
         self.collector = collector
         self.poll = poll
         self.device = collector.device
-        self.precision = resolve(config.train.precision, self.device)
         generator = torch.Generator().manual_seed(config.train.seed)
         network = build_q_network(config, collector.features.shape[1], generator).to(self.device)
         width = collector.rollout.states.shape[2]
         self.replay = PrioritizedReplay.from_config(config.replay, width, device=self.device, seed=config.train.seed)
-        self.learner = Learner(network, config, self.replay, self.precision)
+        if fits(config, self.device) and not self.replay.on_host:
+            self.learner = FusedLearner(network, config, self.replay)
+        else:
+            self.learner = Learner(network, config, self.replay, resolve(config.train.precision, self.device))
         self.chooser = Chooser(collector, dqn, regime, kind_of(dqn.variant), config.train.seed)
         self.experience = Experience(collector, dqn.n_step, dqn.gamma)
         self.curiosity = Curiosity(config, collector.features, generator) if config.reward.curiosity > 0 else None
@@ -67,6 +70,11 @@ class Dqn:
     def network(self):
         """The online network."""
         return self.learner.network
+
+    @property
+    def precision(self) -> str:
+        """Number format of the update's matrix products."""
+        return self.learner.precision
 
     @property
     def steps(self) -> int:
@@ -87,7 +95,7 @@ class Dqn:
     def epoch(self) -> None:
         """One rollout into the replay, and the updates that are due for it."""
         self._collect()
-        self.learner.sums.zero_()
+        self.learner.begin()
         self._learn()
         if self.curiosity is not None:
             rollout = self.collector.rollout
@@ -138,7 +146,7 @@ class Dqn:
         if not self._captures:
             for _ in range(self.updates):
                 self.poll()
-                self.learner.update()
+                self.learner.updates(1)
             return
         left, since = self.updates, 0
         self.replay.refresh()
@@ -149,7 +157,7 @@ class Dqn:
                 since = 0
             if count not in self._graphs:
                 self.learner.warm_up()
-                self._graphs[count] = _captured(lambda count=count: [self.learner.update() for _ in range(count)])
+                self._graphs[count] = _captured(lambda count=count: self.learner.updates(count))
             self._graphs[count].replay()
             left -= count
             since += count * self.config.dqn.accumulate
@@ -158,11 +166,8 @@ class Dqn:
 
     def statistics(self) -> dict[str, float]:
         """Figures of the last epoch, read from the device; nan where there is none."""
-        sums = dict(zip(SUMS, self.learner.sums.tolist(), strict=True))
-        made = sums.pop("updates")
-        figures = {f"losses/{name}": value / (made or math.nan) for name, value in sums.items()}
-        figures |= {"losses/updates": made, "losses/skipped": float(self.learner.optimizer.skipped)}
-        figures |= {"charts/learning_rate": float(self.learner.optimizer.lr), "charts/epsilon": self.chooser.epsilon()}
+        figures = {f"losses/{name}": value for name, value in self.learner.figures().items()}
+        figures |= {"charts/learning_rate": self.learner.learning_rate, "charts/epsilon": self.chooser.epsilon()}
         rejected = self.replay.rejected()
         figures |= {"replay/size": float(len(self.replay)), "replay/rejected": float(rejected["nan"] + rejected["infinite"])}
         report = dict(self.report)
@@ -175,7 +180,7 @@ class Dqn:
 
     def skipped_in_a_row(self) -> int:
         """Updates left out since the last one that was made."""
-        return int(self.learner.optimizer.skipped_in_a_row)
+        return self.learner.skipped_in_a_row
 
     def policy(self, market: Market) -> Policy:
         """The policy as it is now, on the CPU, for validation; on the CPU path it shares the weights and is good until the next epoch."""

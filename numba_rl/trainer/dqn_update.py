@@ -5,6 +5,7 @@ update to update (Adam's step, the replay's counters, noise) lies in device memo
 """
 
 import copy
+import math
 
 import torch
 
@@ -87,13 +88,14 @@ class Learner:
         self.sums = torch.zeros(len(SUMS), device=self.device)
         self.skip = torch.zeros((), device=self.device)
 
-    def update(self) -> None:
-        """One step on the mean gradient of config.accumulate batches, and the target moved after it."""
+    def updates(self, count: int) -> None:
+        """`count` updates, one after the other: each a step on the mean gradient of config.accumulate batches, and the target moved after it."""
         dqn = self.config
-        self.optimizer.zero_grad()
-        for _ in range(dqn.accumulate):
-            self._batch(self.replay.sample(dqn.batch))
-        self._step()
+        for _ in range(count):
+            self.optimizer.zero_grad()
+            for _ in range(dqn.accumulate):
+                self._batch(self.replay.sample(dqn.batch))
+            self._step()
 
     def _batch(self, batch: Batch) -> None:
         """Add a batch's gradient, and give it its new priorities."""
@@ -144,7 +146,7 @@ class Learner:
         return loss, errors, predicted
 
     def warm_up(self) -> None:
-        """Load every kernel that `update` launches; nothing changes."""
+        """Load every kernel that `updates` launches; nothing changes."""
         kept = [self.target_weights, self.noise.counter, self.target_noise.counter, self.noise.values, self.target_noise.values, self.sums]
         before = [tensor.clone() for tensor in kept]
         self.replay.prepare(self.config.batch)
@@ -157,6 +159,26 @@ class Learner:
         self.skip.zero_()
         for tensor, value in zip(kept, before, strict=True):
             tensor.copy_(value)
+
+    def begin(self) -> None:
+        """Figures are those of the updates from here on."""
+        self.sums.zero_()
+
+    def figures(self) -> dict[str, float]:
+        """Means over the updates since `begin`, their number, and the updates skipped so far."""
+        sums = dict(zip(SUMS, self.sums.tolist(), strict=True))
+        made = sums.pop("updates")
+        return {name: value / (made or math.nan) for name, value in sums.items()} | {"updates": made, "skipped": float(self.optimizer.skipped)}
+
+    @property
+    def learning_rate(self) -> float:
+        """Of the next update."""
+        return float(self.optimizer.lr)
+
+    @property
+    def skipped_in_a_row(self) -> int:
+        """Updates left out since the last one that was made."""
+        return int(self.optimizer.skipped_in_a_row)
 
     def state(self) -> dict[str, torch.Tensor]:
         """Weights, target, moments and counters, by name."""
