@@ -9,7 +9,7 @@ import pytest
 from numba import njit
 from scipy import stats
 
-from numba_rl.gpu import cuda, jit, view
+from numba_rl.gpu import cuda, jit
 from numba_rl.kernels.sampling import draw, greedy, launch_sample
 from numba_rl.rules.philox import ACTION, uniform
 
@@ -37,7 +37,7 @@ def on_cpu(logits, u, temperature=1.0):
 
 def in_kernel(logits, u, temperature=1.0):
     actions, log_probs = np.full(1, -9, np.int32), np.zeros(1, np.float32)
-    launch_sample(view(np.ascontiguousarray(logits[None])), view(np.array([u], np.float32)), temperature, actions, log_probs, threads=4)
+    launch_sample(np.ascontiguousarray(logits[None]), np.array([u], np.float32), temperature, actions, log_probs, threads=4)
     return int(actions[0]), float(log_probs[0])
 
 

@@ -5,7 +5,7 @@ import pytest
 from numba import njit
 from scipy import stats
 
-from numba_rl.gpu import cuda, jit, view
+from numba_rl.gpu import cuda, jit
 from numba_rl.rules.philox import ACTION, START, below, bits, philox, uniform
 
 ONES = 0xFFFFFFFF
@@ -53,16 +53,16 @@ def test_known_answers(counter, key, answer):
 def test_known_answers_in_a_kernel():
     inputs = np.array([counter + key for counter, key, _ in KNOWN], np.int64)
     words = np.zeros((3, 4), np.int64)
-    words_kernel[1, 4](view(inputs), view(words))
+    words_kernel[1, 4](inputs, words)
     assert words.tolist() == [list(answer) for _, _, answer in KNOWN]
 
 
 def test_a_kernel_draws_as_the_cpu_at_any_launch_length():
     values = np.zeros((6, 5), np.float32)
-    uniforms_kernel[2, 4](7, 0, view(values))
+    uniforms_kernel[2, 4](7, 0, values)
     assert np.array_equal(values, uniforms(7, ACTION, 5, 6))
     late = np.zeros((3, 5), np.float32)
-    uniforms_kernel[5, 1](7, 3, view(late))
+    uniforms_kernel[5, 1](7, 3, late)
     assert np.array_equal(late, values[3:])
 
 
