@@ -2,13 +2,13 @@
 
 A rollout keeps, for each of its R samples, the bar and three portfolio features; the network's input is built where it is
 needed, as bf16 pairs: P = padded state width / 2 words a row, the market features first, the three portfolio features
-after them, zeros behind. Sample w of minibatch j of a pass is sample `permuted(j * M + w)` of permutation number turn[0]; a lane computes it for all lanes of its warp.
+after them, zeros behind. Sample w of minibatch j of a pass is sample `permuted(j * M + w)` of permutation number turn[0].
 
 table uint32 [T, P]: bf16 pairs of the market features, zeros behind; bars int32 [R]; account float32 [R, 3]; actions int32,
-log_probs, advantages, returns float32 [R]; x uint32 [M, P]; batch_* [M]; parts float32 [J, MOMENT_BLOCKS, 2]: mean and sum
-of squared deviations of a part of minibatch j's advantages, to be combined by `combined`.
-Launches: `gather` a warp for SAMPLES samples; `states` a warp a sample; `moments` a grid (J, MOMENT_BLOCKS). Cost:
-memory-bound, 4 P + 40 bytes a sample.
+log_probs, advantages, returns float32 [R]; source int64 [M]: which samples; x uint32 [M, P]; batch_* [M]; parts float32
+[J, MOMENT_BLOCKS, 2]: mean and sum of squared deviations of a part of minibatch j's advantages, to be combined by `combined`.
+Launches: `pick` a thread a sample; `rows` and `states` a thread a word of x; `moments` a grid (J, MOMENT_BLOCKS). Cost:
+memory-bound, 8 P + 48 bytes a sample.
 """
 
 import math
@@ -17,11 +17,10 @@ from functools import lru_cache
 from numba import int64
 from numpy import float32
 
-from numba_rl.gpu import both, cuda, jit, warp_broadcast, warp_sum
+from numba_rl.gpu import both, cuda, jit, warp_sum
 from numba_rl.kernels.bf16 import high, low, pack
 from numba_rl.rules.permutation import permuted
 
-SAMPLES = 8  # of a warp of `gather`: permutations are computed side by side, and their rows are in flight together
 MOMENT_BLOCKS = 16  # parts of a minibatch, combined in order
 
 
@@ -56,57 +55,58 @@ def _combined(parts, minibatch, rows):
 combined = _combined.device
 
 
-def _write_row(x, w, table, bar, account, i, features, lane, lanes):
-    """Row w of x: the features of `bar` and the account of sample i."""
-    for p in range(lane, x.shape[1], lanes):
-        word = table[bar, p]
-        if 2 * p + 1 >= features:
-            even = low(word)
-            odd = high(word)
-            if 2 * p >= features and 2 * p < features + 3:
-                even = account[i, 2 * p - features]
-            if 2 * p + 1 < features + 3:
-                odd = account[i, 2 * p + 1 - features]
-            word = pack(even, odd)
-        x[w, p] = word
+@both()
+def _word(table, bar, account, i, p, features):
+    """Word p of the input of sample i: features of `bar`, then the account, then zeros."""
+    word = table[bar, p]
+    if 2 * p + 1 >= features:
+        even = low(word)
+        odd = high(word)
+        if 2 * p >= features and 2 * p < features + 3:
+            even = account[i, 2 * p - features]
+        if 2 * p + 1 < features + 3:
+            odd = account[i, 2 * p + 1 - features]
+        word = pack(even, odd)
+    return word
 
 
-write_row = both()(_write_row).device
+word_of = _word.device
 
 
 @lru_cache
 def make_kernels(lanes=32):
-    """(gather, states, moments) kernels for warps of `lanes` threads: 32 on a GPU, fewer in the simulator."""
-    samples = min(SAMPLES, lanes)
+    """(pick, rows, states, moments) kernels for warps of `lanes` threads: 32 on a GPU, fewer in the simulator."""
 
-    def gather(
-        table, bars, account, actions, log_probs, advantages, returns, features, seed, turn, minibatch, x, batch_actions,
-        batch_log_probs, batch_advantages, batch_returns,
+    def pick(
+        actions, log_probs, advantages, returns, seed, turn, minibatch, source, batch_actions, batch_log_probs, batch_advantages,
+        batch_returns,
     ):  # fmt: skip
-        scratch = cuda.shared.array(32, int64)
-        lane = cuda.threadIdx.x % lanes
-        rows = batch_actions.shape[0]
-        first = (cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x) // lanes * samples
-        own = first + lane % samples
-        source = int64(0)
-        if own < rows:
-            source = int64(permuted(minibatch * rows + own, bars.shape[0], seed, turn[0]))
-            if lane < samples:
-                batch_actions[own] = actions[source]
-                batch_log_probs[own] = log_probs[source]
-                batch_advantages[own] = advantages[source]
-                batch_returns[own] = returns[source]
-        for k in range(samples):
-            i = warp_broadcast(source, k, scratch)
-            if first + k < rows:
-                write_row(x, first + k, table, bars[i], account, i, features, lane, lanes)
+        w = cuda.grid(1)
+        rows = source.shape[0]
+        if w < rows:
+            i = permuted(minibatch * rows + w, actions.shape[0], seed, turn[0])
+            source[w] = i
+            batch_actions[w] = actions[i]
+            batch_log_probs[w] = log_probs[i]
+            batch_advantages[w] = advantages[i]
+            batch_returns[w] = returns[i]
+
+    def rows(table, bars, account, source, features, x):
+        place = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+        w = place // x.shape[1]
+        if w < x.shape[0]:
+            i = source[w]
+            p = place - w * x.shape[1]
+            x[w, p] = word_of(table, bars[i], account, i, p, features)
 
     def states(table, bars, account, features, first, x):
-        """Rows first.. of the rollout, in their own order."""
-        lane = cuda.threadIdx.x % lanes
-        w = int64(cuda.blockIdx.x) * (cuda.blockDim.x // lanes) + cuda.threadIdx.x // lanes
+        """Samples first.. of the rollout, in their own order."""
+        place = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+        w = place // x.shape[1]
         if w < x.shape[0] and first + w < bars.shape[0]:
-            write_row(x, w, table, bars[first + w], account, first + w, features, lane, lanes)
+            i = first + w
+            p = place - w * x.shape[1]
+            x[w, p] = word_of(table, bars[i], account, i, p, features)
 
     def moments(advantages, seed, turn, rows, parts):
         scratch = cuda.shared.array(32, float32)
@@ -135,4 +135,4 @@ def make_kernels(lanes=32):
             parts[minibatch, cuda.blockIdx.y, 0] = mean
             parts[minibatch, cuda.blockIdx.y, 1] = total
 
-    return jit(gather), jit(states), jit(moments)
+    return jit(pick), jit(rows), jit(states), jit(moments)

@@ -5,6 +5,7 @@ Rollout, critic, advantages and every pass of the update are captured once and r
 iteration once, at its end. The first iteration runs uncaptured: it compiles and loads what the capture then records.
 """
 
+import gc
 from collections.abc import Callable, Mapping
 
 import torch
@@ -52,7 +53,7 @@ class FusedPpo:
         self.report: dict[str, torch.Tensor] = {}
         self.epochs = 0
         self._graph, self._warm = None, False
-        self._lr = torch.zeros(1, pin_memory=self.device.type == "cuda")
+        self._lr = config.ppo.lr
 
     @property
     def steps(self) -> int:
@@ -69,19 +70,30 @@ class FusedPpo:
         self.poll()
         if not self.collector._started:
             self.collector.start()
-        self._lr[0] = learning_rate(self.config, self.steps)
-        self.update.adam_settings[:1].copy_(self._lr, non_blocking=True)
+        self._lr = learning_rate(self.config, self.steps)
+        self.update.adam_settings[:1].fill_(self._lr)
         if SIMULATED or not self._warm:
             self._run_uncaptured()
         else:
             if self._graph is None:
-                self._graph = torch.cuda.CUDAGraph()
-                torch.cuda.synchronize()
-                with torch.cuda.graph(self._graph, stream=self._capture_stream):
-                    self._iteration()
+                self._capture()
             self._graph.replay()
         self.collector.played += self.samples
         self.epochs += 1
+
+    def _capture(self):
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        gc.collect()  # a graph of an earlier trainer must not be destroyed in the middle of a capture
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            with torch.cuda.graph(graph, stream=self._capture_stream):
+                self._iteration()
+        finally:
+            if collecting:
+                gc.enable()
+        self._graph = graph
 
     def _run_uncaptured(self):
         if SIMULATED:
@@ -148,7 +160,7 @@ class FusedPpo:
         figures |= {"losses/grad_norm_actor": actor_norm, "losses/grad_norm_critic": critic_norm, "losses/samples": seen}
         counts = self.update.counts.tolist()
         figures |= {"losses/updates": seen / self.update.rows, "losses/skipped": float(counts[2])}
-        figures["charts/learning_rate"] = float(self._lr[0])
+        figures["charts/learning_rate"] = self._lr
         returns, lengths, finished, ruined = self.report["rollout/finished"].tolist()
         for name in ("losses/explained_variance", "rollout/reward_mean", "rollout/equity_mean", "rollout/broken_slots"):
             figures[name] = float(self.report[name])
@@ -174,22 +186,34 @@ class FusedPpo:
 
     def state(self) -> dict:
         """Everything that an exact resume needs, as tensors and arrays by name."""
-        update = self.update
-        state = {**self.networks(), "ppo/turn": update.turn, "ppo/epochs": torch.tensor([self.epochs]), "ppo/episodes": self.episodes.carried}
-        state |= {"fused/first_moment": update.first_moment, "fused/second_moment": update.second_moment, "fused/counts": update.counts}
+        counts = self.update.counts
+        state = {**self.networks(), "ppo/turn": self.update.turn, "ppo/epochs": torch.tensor([self.epochs]), "ppo/episodes": self.episodes.carried}
+        state |= {"optimizer/exp_avg": self._flat(self.update.first_moment), "optimizer/exp_avg_sq": self._flat(self.update.second_moment)}
+        state |= {"optimizer/step": counts[0].float(), "optimizer/skipped": counts[2].float(), "optimizer/skipped_in_a_row": counts[3].float()}
         return state | {f"collector/{name}": array for name, array in self.collector.state_dict().items()}
+
+    def _places(self, padded):
+        """Views of a padded flat tensor, in the order of the networks' parameters."""
+        views = self.update.named(padded)
+        sizes = (("actor", len(self.update.actor_sizes)), ("critic", len(self.update.critic_sizes)))
+        return [part for kind, last in sizes for k in range(last + 1) for part in views[kind, k]]
+
+    def _flat(self, padded):
+        """The numbers of a padded flat tensor as `trainer.optimizer` lays them: a checkpoint fits either trainer."""
+        return torch.cat([part.reshape(-1) for part in self._places(padded)])
 
     @torch.no_grad()
     def load(self, state: Mapping) -> None:
-        """Take up where `state` left off; the settings must be those it was made with, and the trainer this one."""
-        if "fused/first_moment" not in state:
-            raise ValueError("it was written by the batched trainer; resume with train.collector = batched")
+        """Take up where `state` left off, of this trainer or that of `trainer.ppo`; the settings must be those it was made with."""
         for network in (self.actor, self.critic):
             network.load_state_dict({name: state[name] for name in network.state_dict()})
         self.update.refresh()
-        self.update.first_moment.copy_(state["fused/first_moment"])
-        self.update.second_moment.copy_(state["fused/second_moment"])
-        self.update.counts.copy_(state["fused/counts"])
+        for name, padded in (("exp_avg", self.update.first_moment), ("exp_avg_sq", self.update.second_moment)):
+            places, flat = self._places(padded), state[f"optimizer/{name}"]
+            for place, part in zip(places, flat.split([place.numel() for place in places]), strict=True):
+                place.copy_(part.view_as(place))
+        made, skipped, in_a_row = (int(state[f"optimizer/{name}"]) for name in ("step", "skipped", "skipped_in_a_row"))
+        self.update.counts.copy_(torch.tensor([made, made, skipped, in_a_row]))
         self.update.turn.copy_(state["ppo/turn"])
         self.episodes.carried.copy_(state["ppo/episodes"])
         self.epochs = int(state["ppo/epochs"])

@@ -79,6 +79,7 @@ class FusedUpdate:
         self.table = self._pairs(packed)
         self._packed = packed
         self.x = new(rows, inputs, dtype=torch.bfloat16)
+        self.source = new(rows, dtype=torch.int64)
         self.batch = [new(rows, dtype=torch.int32), new(rows), new(rows), new(rows)]  # actions, log-probs, advantages, returns
         self.logit_gradient = new(rows, self.logits, dtype=torch.bfloat16)
         self.hidden_gradient = new(rows, hidden, dtype=torch.bfloat16)
@@ -97,7 +98,7 @@ class FusedUpdate:
         normalize = float(config.normalize_advantage)
         self.loss_settings = torch.tensor([config.clip, config.value_coef, config.entropy_coef, normalize], device=self.device)
         self.adam_settings = torch.tensor([config.lr, *BETAS, EPSILON], device=self.device)
-        self._gather, self._states, self._moments = minibatch.make_kernels(lanes)
+        self._pick, self._rows, self._states, self._moments = minibatch.make_kernels(lanes)
         group = min(lanes, ppo_loss.LANES)
         self._loss = ppo_loss.make_ppo_loss(self.actions, hidden // 2, group, self.threads // group)
         self._relu_grad = relu_grad.make_relu_grad(lanes)
@@ -224,7 +225,7 @@ class FusedUpdate:
             rows = min(VALUE_ROWS, len(bars) - start)
             x = torch.empty(rows, self.x.shape[1], dtype=torch.bfloat16, device=self.device)
             warps = self.threads // self.lanes
-            self._states[blocks_for(rows, warps), self.threads, self._stream()](
+            self._states[blocks_for(x.numel() // 2, self.threads), self.threads, self._stream()](
                 self.table, view(bars), view(account), self.features, start, self._pairs(x)
             )
             h = self._dense("first", x, slice(split, None))
@@ -262,12 +263,14 @@ class FusedUpdate:
         self.halt.copy_(torch.maximum(self.halt, (passed[3] > 1.5 * self.config.target_kl * passed[5]).int()))
 
     def _minibatch(self, source, part, index):
-        warps = self.threads // self.lanes
-        bars, account, actions, log_probs, advantages, returns = source
-        self._gather[blocks_for(self.rows, warps * min(minibatch.SAMPLES, self.lanes)), self.threads, self._stream()](
-            self.table, bars, account, actions, log_probs, advantages, returns, self.features, self.seed, view(self.turn), part,
-            self._pairs(self.x), *map(view, self.batch),
-        )  # fmt: skip
+        bars, account, *columns = source
+        self._pick[blocks_for(self.rows, self.threads), self.threads, self._stream()](
+            *columns, self.seed, view(self.turn), part, view(self.source), *map(view, self.batch)
+        )
+        words = self.rows * self.x.shape[1] // 2
+        self._rows[blocks_for(words, self.threads), self.threads, self._stream()](
+            self.table, bars, account, view(self.source), self.features, self._pairs(self.x)
+        )
         first = self._dense("first", self.x)
         split = self.actor_sizes[0]
         with self._branch(0):

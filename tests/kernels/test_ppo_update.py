@@ -133,7 +133,7 @@ def test_minibatches_cover_the_rollout_once():
     actions = np.arange(samples, dtype=np.int32)
     floats = [random.normal(size=samples).astype(np.float32) for _ in range(3)]
     turn = np.array([7], np.int64)
-    gather, states, moments = minibatch.make_kernels(lanes=4)
+    pick, fill, states, moments = minibatch.make_kernels(lanes=4)
     rows = samples // parts
     seen = []
     statistics = np.zeros((parts, minibatch.MOMENT_BLOCKS, 2), np.float32)
@@ -141,7 +141,9 @@ def test_minibatches_cover_the_rollout_once():
     for part in range(parts):
         x = np.zeros((rows, width // 2), np.uint32)
         outputs = [np.zeros(rows, np.int32), *(np.zeros(rows, np.float32) for _ in range(3))]
-        gather[2, 4](table, bar, account, actions, *floats, features, 11, turn, part, x, *outputs)
+        source = np.zeros(rows, np.int64)
+        pick[2, 4](actions, *floats, 11, turn, part, source, *outputs)
+        fill[rows, 4](table, bar, account, source, features, x)
         picked = outputs[0]
         assert picked.tolist() == [permuted(part * rows + w, samples, 11, 7) for w in range(rows)]
         expected = np.concatenate([rounded[bar[picked], :features], to_pairs(np.pad(account[picked], ((0, 0), (0, 1))))[1][:, :3]], 1)

@@ -7,11 +7,12 @@ from ptx import arithmetic, compile_ptx
 SOURCE = """
 from numba_rl.kernels import adam, minibatch, ppo_loss, relu_grad
 from numba_rl.kernels.value_head import make_value_head
-gather, states, moments = minibatch.make_kernels()
+pick, rows, states, moments = minibatch.make_kernels()
 norm, step = adam.make_kernels()
 pairs, column, table, parts, quads = array(u32, 2), array(f32), array(f32, 2), array(f32, 3), array(types.uint64, 2)
 KERNELS = {
-    "gather": (gather, (pairs, array(i32), table, array(i32), column, column, column, i64, i64, array(i64), i64, pairs, array(i32), column, column, column)),
+    "pick": (pick, (array(i32), column, column, column, i64, array(i64), i64, array(i64), array(i32), column, column, column)),
+    "rows": (rows, (pairs, array(i32), table, array(i64), i64, pairs)),
     "states": (states, (pairs, array(i32), table, i64, i64, pairs)),
     "moments": (moments, (column, i64, array(i64), i64, parts)),
     "relu_grad": (relu_grad.make_relu_grad(), (quads, quads, table, i64)),
