@@ -11,6 +11,7 @@ from numba_rl.trainer import checkpoint
 
 HERE = Path(__file__).parent
 BASE = HERE / "F-01" / "base.csv"
+PATIENCE = 600  # seconds for a process: the first one on a machine compiles
 UPDATES, STEPS = 40, 8 * 16  # an update a launch: one pass, one minibatch
 SETTINGS = {
     "episodes.count": 8, "episodes.launch": 16, "episodes.length": 100, "ppo.epochs": 1, "ppo.minibatches": 1, "reward.curiosity": 1,
@@ -27,10 +28,10 @@ def done(result):
 def test_f01_a_resumed_run_equals_one_without_a_break(rltrain, tmp_path):
     data = shutil.copy(BASE, tmp_path / "base.csv")
     train = ("train", "ppo", "--data", data, *LINE)
-    done(rltrain(*train, "--out", tmp_path / "x", "--steps", UPDATES * STEPS))
-    done(rltrain(*train, "--out", tmp_path / "y", "--steps", UPDATES // 2 * STEPS))
+    done(rltrain(*train, "--out", tmp_path / "x", "--steps", UPDATES * STEPS, timeout=PATIENCE))
+    done(rltrain(*train, "--out", tmp_path / "y", "--steps", UPDATES // 2 * STEPS, timeout=PATIENCE))
     half = checkpoint.load(tmp_path / "y" / "checkpoints" / "latest.safetensors")
-    done(rltrain("resume", tmp_path / "y", "--steps", UPDATES * STEPS))
+    done(rltrain("resume", tmp_path / "y", "--steps", UPDATES * STEPS, timeout=PATIENCE))
     x, y = (checkpoint.load(tmp_path / name / "checkpoints" / "final.safetensors") for name in "xy")
     assert x.tensors.keys() == y.tensors.keys()
     different = [name for name in x.tensors if not torch.equal(x.tensors[name], y.tensors[name])]
@@ -42,7 +43,7 @@ def test_f01_a_resumed_run_equals_one_without_a_break(rltrain, tmp_path):
 
     lines = Path(data).read_text().splitlines(keepends=True)
     Path(data).write_text("".join(lines[:-1]))
-    changed = rltrain("resume", tmp_path / "y", "--steps", 2 * UPDATES * STEPS)
+    changed = rltrain("resume", tmp_path / "y", "--steps", 2 * UPDATES * STEPS, timeout=PATIENCE)
     assert changed.returncode == 2
     assert "the bars of" in changed.stderr
     assert len(changed.stderr.strip().splitlines()) == 1
