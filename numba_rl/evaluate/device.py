@@ -1,0 +1,104 @@
+"""Many windows of one policy on a GPU in one launch, for actors that a kernel holds (kernels.backtest_policy)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from numba_rl import gpu
+from numba_rl.config import Config
+from numba_rl.data.market import Market
+from numba_rl.data.windows import Range
+from numba_rl.errors import UserError
+from numba_rl.evaluate.backtest import decision_range, evaluation_rules
+from numba_rl.kernels.backtest_policy import TOTALS, WIDE_FROM, backtest_kernel, launch_backtest
+from numba_rl.kernels.mma import tiles_of
+from numba_rl.kernels.settled import pattern_of
+from numba_rl.kernels.step import Launch
+from numba_rl.rules.actions import ACTIONS
+
+TENSOR_CORES = (8, 0)  # compute capability that the kernel needs
+
+
+def layers_of(network) -> list[torch.Tensor] | None:
+    """Weights and biases in order of a plain actor of two hidden layers and 45 outputs; None: another network."""
+    parameters = list(network.parameters())
+    shapes = [tuple(parameter.shape) for parameter in parameters]
+    plain = len(shapes) == 6 and all(len(w) == 2 and b == w[:1] for w, b in zip(shapes[::2], shapes[1::2], strict=True))
+    chained = plain and shapes[2][1] == shapes[0][0] and shapes[4][1] == shapes[2][0] and shapes[4][0] == ACTIONS
+    return [parameter.detach() for parameter in parameters] if chained and hasattr(network, "leaky_slope") else None
+
+
+def can_play(network, device: str | torch.device = "cuda") -> bool:
+    """Whether a network is an actor that the kernel holds, and there is a GPU with the tensor cores that it needs."""
+    layers = layers_of(network)
+    if layers is None or gpu.SIMULATED or not (torch.cuda.is_available() and gpu.available()):
+        return False
+    hidden = (layers[0].shape[0], layers[2].shape[0])
+    return torch.cuda.get_device_capability(device) >= TENSOR_CORES and tiles_of(layers[0].shape[1] - 3, hidden, slope=network.leaky_slope) is not None
+
+
+class GpuWindows:
+    """Windows of one policy, laid out on a GPU: `launch` plays them all.
+
+    equity float64 [S, W] net at each mark, actions int8 [S, W], totals float64 [W, 6] (TOTALS), steps and status int32 [W]; on
+    the device, written by `launch`. The network is one that `can_play` accepts; its choices are those of its fp16 form.
+    """
+
+    def __init__(self, market: Market, ranges: Sequence[Range], network, config: Config, device: str | torch.device = "cuda"):
+        self.device = torch.device(device)
+        layers = layers_of(network)
+        features = market.features.shape[1]
+        self.tiles = tiles_of(features, (layers[0].shape[0], layers[2].shape[0]), slope=network.leaky_slope)
+        self.rules = evaluation_rules(config, market)
+        greedy = config.evaluate.policy == "greedy"
+        if not greedy:
+            layers[4:] = [layer / config.evaluate.temperature for layer in layers[4:]]
+        played = [decision_range(window) for window in ranges]
+        starts, stops = ([getattr(window, end) for window in played] for end in ("start", "stop"))
+        longest, count = max(window.stop - 1 - window.start for window in played), len(played)
+
+        def put(values, dtype):
+            return torch.as_tensor(values, dtype=dtype, device=self.device).contiguous()
+
+        def zeros(*shape, dtype):
+            return torch.zeros(shape, dtype=dtype, device=self.device)
+
+        self.layers = [put(layer, torch.float32) for layer in layers]
+        self.prices = put(market.prices, torch.float64)
+        table = zeros(len(market.features), self.tiles.width, dtype=torch.float16)
+        table[:, :features] = put(market.features, torch.float32)
+        self.table = table.view(torch.int32)
+        self.starts, self.stops = put(starts, torch.int32), put(stops, torch.int32)
+        self.equity = zeros(longest, count, dtype=torch.float64)
+        self.actions = zeros(longest, count, dtype=torch.int8)
+        self.totals = zeros(count, len(TOTALS), dtype=torch.float64)
+        self.steps, self.status = (zeros(count, dtype=torch.int32) for _ in range(2))
+        self.words, self.biases = zeros(self.tiles.words, dtype=torch.int64), zeros(self.tiles.biases, dtype=torch.float32)
+        wide = count >= WIDE_FROM * torch.cuda.get_device_properties(self.device).multi_processor_count
+        self.groups, self.warps, registers = (2, 4, 128) if wide else (1, 1, None)
+        self.kernel = backtest_kernel(self.tiles, pattern_of(self.rules), greedy, registers)
+        self.settings = Launch(config.train.seed, 0, 0, int(greedy), 0, 1.0)
+        self._outputs = [gpu.view(tensor) for tensor in (self.equity, self.actions, self.totals, self.steps, self.status)]
+        self._inputs = [gpu.view(tensor) for tensor in (self.table.view(torch.uint32), self.prices, self.starts, self.stops)]
+        self._layers = [gpu.view(layer) for layer in self.layers]
+        self._packed = gpu.view(self.words.view(torch.uint64)), gpu.view(self.biases)
+
+    def launch(self) -> None:
+        """Play all windows; nothing waits for the host."""
+        stream = gpu.stream(torch.cuda.current_stream(self.device).cuda_stream)
+        launch_backtest(
+            self.kernel, self.tiles, self._layers, self._packed, *self._inputs, self._outputs, self.settings, self.rules,
+            groups=self.groups, warps=self.warps, stream=stream,
+        )  # fmt: skip
+
+
+def actions_on_gpu(market: Market, ranges: Sequence[Range], network, config: Config) -> np.ndarray:
+    """The policy's actions int32 [S, W] in every window, 0 after a window's end. UserError: the policy gives NaN."""
+    windows = GpuWindows(market, ranges, network, config)
+    windows.launch()
+    status = windows.status.cpu().numpy()
+    if status.any():
+        w = int(np.argmax(status > 0))
+        raise UserError(f"the policy gave NaN in window {w} at step {int(status[w]) - 1}; it is broken, evaluate an earlier checkpoint")
+    return windows.actions.cpu().numpy().astype(np.int32)

@@ -1,0 +1,49 @@
+"""The backtest kernel compiles for the architectures with tensor cores: inlined, in registers, float64 for money alone."""
+
+import re
+
+import pytest
+from ptx import arithmetic, compile_ptx
+
+SOURCE = """
+    from numba import typeof
+    from numba_rl.config import Config
+    from numba_rl.gpu import jit
+    from numba_rl.kernels.backtest_policy import backtest_function
+    from numba_rl.kernels.mma import tiles_of
+    from numba_rl.kernels.settled import pattern_of
+    from numba_rl.kernels.step import Launch
+    from numba_rl.rules.parameters import rules_of
+
+    rules, launch = rules_of(Config()), Launch(0, 0, 0, 0, 0, 1.0)
+    outputs = (array(f64, 2), array(types.int8, 2), array(f64, 2), array(i32), array(i32))
+    arguments = (
+        array(types.uint64), array(f32), array(u32, 2), array(f64, 2), array(i32), array(i32), *outputs, typeof(launch), typeof(rules), i64
+    )
+    KERNELS = {
+        name: (jit(backtest_function(tiles_of(51, (128, 64)), pattern_of(rules), name == "greedy")), arguments) for name in ("greedy", "softmax")
+    }
+"""
+
+
+@pytest.fixture(scope="module", params=[(8, 6), (9, 0)], ids=lambda cc: f"sm_{cc[0]}{cc[1]}")
+def ptx(request):
+    return compile_ptx(SOURCE, request.param)
+
+
+def test_everything_is_inlined_and_stays_in_registers(ptx):
+    for name, text in ptx.items():
+        assert ".entry" in text and ".local" not in text, name
+        assert not re.search(r"\bcall\b", text), name
+        assert "mma.sync.aligned.m16n8k16" in text, name
+
+
+def test_float64_is_for_money_alone(ptx):
+    money = {"add.f64", "sub.f64", "mul.f64", "fma.rn.f64", "div.rn.f64", "neg.f64", "abs.f64", "max.f64", "min.f64", "rcp.rn.f64"}
+    for name, text in ptx.items():
+        assert arithmetic(text, "f64") <= money, (name, arithmetic(text, "f64") - money)
+
+
+def test_nan_checks_are_there_and_greedy_draws_nothing(ptx):
+    assert re.search(r"setp\.(nan|neu|equ|num)\.f32", ptx["greedy"])
+    assert "ex2.approx" not in ptx["greedy"] and "ex2.approx" in ptx["softmax"]
