@@ -93,8 +93,8 @@ def rebuilt(features, rows, account, width=None, dtype=torch.float32) -> torch.T
 class FusedCollector:
     """Plays N episodes for L steps a launch, the actor's layers inside the kernel."""
 
-    def __init__(self, market: Market, config: Config, *, device="cuda", base=None, range: Range | None = None, form="auto"):
-        """market, base and range as for the batched collector; form: "auto", "block" or "warp" (see kernels.rollout).
+    def __init__(self, market: Market, config: Config, *, device="cuda", base=None, range: Range | None = None, form="auto", plan=None):
+        """market, base and range as for the batched collector; form: "auto", "block" or "warp"; plan: a kernels.rollout.Plan instead.
 
         Raises ConfigError where no kernel fits the actor, UserError where the range is too short to play a step.
         """
@@ -107,7 +107,7 @@ class FusedCollector:
         self.rules = rules_of(config, market.bars_per_year)
         self.seed = config.train.seed
         self.played = 0
-        self.plan = plan_for(config, market.features.shape[1], self.device, self.episodes, form)
+        self.plan = plan or plan_for(config, market.features.shape[1], self.device, self.episodes, form)
         if self.plan is None:
             raise ConfigError(
                 f"train.collector = fused has no {'' if form == 'auto' else form + ' '}kernel for ppo.actor = {list(config.ppo.actor)} and "
