@@ -67,7 +67,7 @@ def test_a_signal_saves_the_current_step_and_a_resume_goes_on_there(start, rltra
     assert (meta["status"], meta["reason"]) == ("interrupted", "SIGINT")
 
     with RunDir.open(run) as opened:
-        assert "interrupted" in report_run(opened, evaluate_run(opened)).read_text()
+        assert "<b>Interrupted.</b> SIGINT" in report_run(opened, evaluate_run(opened)).read_text()
 
     process = rltrain_process("resume", "run", cwd=tmp_path)
     until(lambda: len([row for row in rows(run) if row[1] == 1]) >= 2, process)
