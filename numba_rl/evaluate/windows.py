@@ -15,6 +15,7 @@ from numba_rl.errors import ConfigError
 from numba_rl.evaluate.backtest import Backtest, decision_range, play_actions, play_policy
 from numba_rl.evaluate.blocks import Figures, Section, Table, signed
 from numba_rl.evaluate.charts import Line, bars_chart
+from numba_rl.evaluate.device import actions_on_gpu, can_play
 from numba_rl.evaluate.folds import window_length
 from numba_rl.evaluate.formatting import show, time_text
 from numba_rl.evaluate.metrics import METRICS, compute_metrics
@@ -65,15 +66,25 @@ def hold_windows(market: Market, spans: Sequence[Range], config: Config) -> list
 def windows_of_policy(policy, market: Market, config: Config) -> list[Window]:
     """One policy over windows of evaluate.test bars, evaluate.step apart, through the test range; an account of its own in each.
 
-    ConfigError: evaluate.test is not set. The features are those of the policy's scaling, as in the market given.
+    The market is scaled as the policy's was. On a GPU the choices are those of the network in fp16 (kernels.backtest_policy).
+    ConfigError: evaluate.test is not set.
     """
     length = window_length(config, "test")
     if length is None:
         raise ConfigError('evaluate.test is not set; give --test, a number of bars ("5000") or a time ("30d")')
     spans = windows_within(market.timestamp, market.interval_ns, market.test, length, window_length(config, "step"))
-    played = play_policy(market, list(spans), policy, config)
+    played = _play_windows(policy, market, list(spans), config)
     holds = hold_windows(market, spans, config)
     return [Window(*row, {"window": k}) for k, row in enumerate(zip(spans, played, holds, strict=True))]
+
+
+def _play_windows(policy, market: Market, spans: list[Range], config: Config) -> list[Backtest]:
+    """All windows at once: choices on a GPU where there is one and the network fits its kernel, the ledger in float64 here."""
+    network = getattr(policy, "network", None)
+    if config.train.device == "cpu" or network is None or not can_play(network):
+        return play_policy(market, spans, policy, config)
+    actions = actions_on_gpu(market, spans, network, config)
+    return play_actions(market, spans, actions, config, names=[f"window {w}" for w in range(len(spans))])
 
 
 def windows_table(windows: Sequence[Window]) -> pl.DataFrame:
