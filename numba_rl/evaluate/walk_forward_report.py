@@ -10,7 +10,7 @@ import polars as pl
 from numba_rl.evaluate.blocks import Section, Table
 from numba_rl.evaluate.charts import Line, curve_chart, fan_chart
 from numba_rl.evaluate.folds import dates, folds_section, untested_lines
-from numba_rl.evaluate.formatting import NOT_AVAILABLE, show
+from numba_rl.evaluate.formatting import show
 from numba_rl.evaluate.maps import heat_map
 from numba_rl.evaluate.metrics import compute_metrics
 from numba_rl.evaluate.report import DataSummary, ReportData, summarize_market, write_report
@@ -120,10 +120,10 @@ def _decay(found: WalkForward) -> Section:
     inside, outside = (np.array([_number(pair[k]) for pair in known]) for k in (0, 1))
     lines = [Line("In sample", inside, "gross"), Line("Out of sample", outside, "agent")]
     decay = found.statistics.decay
-    lost = NOT_AVAILABLE if decay is None else show(decay, "percent")
+    lost = "" if decay is None else f": {show(decay, 'percent')} of the in-sample ratio was lost"
     text = (
         f"Mean Sharpe ratio a year in sample {show(_mean(inside), 'ratio')}, out of sample {show(_mean(outside), 'ratio')} by window and "
-        f"{show(found.statistics.interval.estimate, 'ratio')} for the joined account: {lost} of the in-sample ratio was lost. "
+        f"{show(found.statistics.interval.estimate, 'ratio')} for the joined account{lost}. "
         "In sample is the last part of the fitted bars."
     )
     blocks = [Table(["Fold", "Fitted on (UTC)", "In sample", "Validation, per bar", "Test", "Checkpoint"], rows, scroll=len(rows) > 14)]
