@@ -289,6 +289,7 @@ class TestPacking:
             (b"\n\n", "empty"),
             (b"\xef\xbb\xbf\n", "empty"),
         ],
+        ids=range(9),  # packed bytes hold the time, and so would the tests' names
     )
     def test_what_is_no_market_file(self, read, data, says):
         with pytest.raises(DataError, match=says):
