@@ -155,6 +155,9 @@ class FusedLearner:
     def _pairs(self, tensor):
         return view(tensor.view(torch.int32).view(torch.uint32))
 
+    def _quads(self, tensor):
+        return view(tensor.view(torch.int64).view(torch.uint64))
+
     # ------------------------------------------------------------------------------------------------ the update
 
     @torch.no_grad()
@@ -224,9 +227,9 @@ class FusedLearner:
             torch.mm(outputs.float().t(), inputs.float(), out=place)
 
     def _relu_backward(self, gradient, hidden, offset):
-        grid = (blocks_for(gradient.shape[1] // 2, self.lanes), self.groups)
+        grid = (blocks_for(gradient.shape[1] // 4, self.lanes), self.groups)
         self._relu_grad[grid, self.lanes * relu_grad.ROWS, self._stream()](
-            self._pairs(gradient), self._pairs(hidden), view(self.partial), offset
+            self._quads(gradient), self._quads(hidden), view(self.partial), offset
         )
 
     def _step(self, turn):
