@@ -16,8 +16,11 @@ from numba import cuda, float32, int32, int64, njit, uint32
 SIMULATED = bool(numba_config.ENABLE_CUDASIM)
 FULL_MASK = 0xFFFFFFFF
 
-if not SIMULATED:
+if SIMULATED:
+    intrinsic = None  # there is no compiler to give instructions to
+else:
     from numba.cuda.core import config as cuda_config
+    from numba.cuda.extending import intrinsic
 
     # Small grids are meant: a block per episode, one block for a scan.
     cuda_config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
@@ -330,6 +333,7 @@ __all__ = [
     "group_sum",
     "int32",
     "int64",
+    "intrinsic",
     "jit",
     "numba",
     "rebound",

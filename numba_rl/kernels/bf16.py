@@ -5,7 +5,7 @@ Numba has no bf16 arrays, so a row of 2 C bf16 numbers is passed as C uint32, th
 
 import numpy as np
 
-from numba_rl.gpu import SIMULATED, cuda, device, float32, uint32
+from numba_rl.gpu import SIMULATED, cuda, device, float32, intrinsic, uint32
 
 if SIMULATED:
 
@@ -28,7 +28,6 @@ if SIMULATED:
 
 else:
     from llvmlite import ir
-    from numba.cuda.extending import intrinsic
 
     @intrinsic
     def _as_float(typingctx, word):

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from numba import uint64
 
-from numba_rl.gpu import FULL_MASK, SIMULATED, blocks_for, cuda, device, float32, int32, jit, uint32
+from numba_rl.gpu import FULL_MASK, SIMULATED, blocks_for, cuda, device, float32, int32, intrinsic, jit, uint32
 from numba_rl.kernel_cache import cached
 from numba_rl.kernels.ptx import half_pair
 from numba_rl.kernels.sampling import draw_row
@@ -208,7 +208,6 @@ if SIMULATED:
 else:
     from llvmlite import ir
     from numba import types
-    from numba.cuda.extending import intrinsic
 
     from numba_rl.kernels.ptx import exp2_fast, half_pair_into, load_four_into, log2_fast, multiply_into
 

@@ -7,7 +7,7 @@ Tensor-core instructions and the shortcuts around them have no twin: what is bui
 
 from numba import float64, uint64
 
-from numba_rl.gpu import SIMULATED, cuda, device, float32, int32, uint32
+from numba_rl.gpu import SIMULATED, cuda, device, float32, int32, intrinsic, uint32
 
 if SIMULATED:
     import threading
@@ -46,7 +46,6 @@ if SIMULATED:
 else:
     from llvmlite import ir
     from numba import types
-    from numba.cuda.extending import intrinsic
 
     _I32, _I64, _F32, _F64 = ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.DoubleType()
     _LLVM = {uint32: _I32, int32: _I32, uint64: _I64, float32: _F32, float64: _F64}
