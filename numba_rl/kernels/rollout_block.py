@@ -7,11 +7,9 @@ What depends on what is cut short by letting groups of warps, each with a role, 
 - sampler: its uniform first, then softmax and the inverse CDF of the logits; then stores action and log-probability.
 - players: a thread an action, each playing *its* action on the current account while the network still thinks. Once the
   action is known, so is what comes of it: all read the account from that action's column of a table in shared memory.
-- bookkeeper: the account, base reward, episode ends and outputs of a step, while the next one is made.
-- paymaster: the reward's other terms and their running states, another step later.
+- paymaster: reward, running states of the reward, episode ends and outputs of a step, while the next one is made.
 
-A step costs the longest of network + sampler, players, bookkeeper and paymaster. Where an episode ends, all wait for the
-bookkeeper to open the next.
+A step costs the longer of network + sampler and players. Where an episode ends, all wait for the paymaster to open the next.
 
 Shapes: see kernels.rollout. Launch: `Block.threads` threads an episode, a block an episode; static shared memory below 20 KB
 for the default network, no local memory.
@@ -29,36 +27,30 @@ from numba_rl.kernels.mlp import Layer, layer_functions, layer_of, place
 from numba_rl.kernels.ptx import others_sync, some_arrive, some_sync
 from numba_rl.kernels.sampling_warp import draw_by_warp, log_prob_of
 from numba_rl.kernels.settled import settled_for, specialised
-from numba_rl.kernels.slots import BAR, CLOSE, EPISODE, PLAYED, STEP, load_slot, store_account, store_running
+from numba_rl.kernels.slots import BAR, CLOSE, EPISODE, PLAYED, STEP, load_slot, store_slot
 from numba_rl.kernels.step import TERMINATED, first_bar
 from numba_rl.rules.actions import ACTIONS, FLAT, LIMIT, NORMAL, compose, exposure_index
 from numba_rl.rules.diversity import push
 from numba_rl.rules.fills import Outcome, advance, drawdown_of
-from numba_rl.rules.game import fresh_slot
+from numba_rl.rules.game import Slot, fresh_slot
 from numba_rl.rules.philox import ACTION, uniform
 from numba_rl.rules.portfolio import Portfolio, average_entry, equity_at, portfolio_features
 from numba_rl.rules.reward import combine, default_base
 
 COLUMNS = 48  # of the table of what comes of each action: the actions, then a new episode
 FRESH = ACTIONS
-# Rows of the table, float64. What an action cannot change is not in it, nor what the bookkeeper can work out.
+# Rows of the table, float64. What an action cannot change is not in it, nor what the paymaster can work out.
 CASH, POSITION, COSTS, EXPOSURE, PEAK, PRICE, FILLED_AT, POSITION_AFTER = range(8)
 FEE, SPREAD_COST, FINANCING, EXIT_FEE, EXIT_SPREAD_COST, EXPOSURE_AFTER = range(8, 14)  # for a user's own reward
 INITIAL, SPREAD, RESERVE = range(3)  # of the array of what an episode cannot change
-EQUITY_BEFORE, EQUITY_AFTER, PAID_PRICE, POSITION_HELD, DRAWDOWN, MARK = range(6)  # of what the bookkeeper notes for the paymaster
-RECORD = 6
 LOGITS = 64
 NETWORK_BARRIER, LOGITS_BARRIER = 1, 2
 MINUS_INFINITY = float32(-inf)
 OTHER_REGISTERS = 56  # what a thread of the network needs beside its weights
 NO_CHOICE = int(compose(FLAT, 0, NORMAL))  # played where the logits are no distribution
 
-# Warp -> role, counted in the order network, sampler, players (limit orders first), bookkeeper, paymaster. Warp w runs on
-# scheduler w % 4; the long chains of players and bookkeeper are kept away from the network's many instructions.
-PLACES = {4: (0, 1, 6, 5, 2, 3, 4, 7, 8), 8: (0, 1, 10, 9, 2, 3, 8, 11, 4, 5, 6, 12, 7)}
-
 # Bound anew for each network, pattern of settings and reward (see `block_names`).
-FEATURES = HIDDEN1 = HIDDEN2 = NETWORK = SAMPLER = PLAYERS = PLAYER_ROUNDS = ROW_ROUNDS = LAST = ROWS = WHOLE = REDUX = SPREAD_OUT = PLACE_BITS = 1
+FEATURES = HIDDEN1 = HIDDEN2 = NETWORK = SAMPLER = PLAYERS = PLAYER_ROUNDS = ROW_ROUNDS = ROWS = WHOLE = REDUX = 1
 MARKET_PADDED = MARKET_PARTS = MARKET_REGISTERS = MARKET_ROUNDS = MARKET_STRIDE = OWN = 1
 SECOND_PADDED = SECOND_PARTS = SECOND_REGISTERS = SECOND_ROUNDS = SECOND_STRIDE = 1
 THIRD_PADDED = THIRD_PARTS = THIRD_REGISTERS = THIRD_ROUNDS = THIRD_STRIDE = 1
@@ -77,22 +69,21 @@ class Block(NamedTuple):
     network: int
     sampler: int
     players: int
-    last: int  # bookkeeper, and as many for the paymaster
+    paymaster: int
     slope: float
     redux: int  # 1: maxima by one instruction (compute capability 8.0)
-    spread: int  # 1: roles are placed by PLACES
 
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return self.network + self.sampler + self.players + 2 * self.last
+        return self.network + self.sampler + self.players + self.paymaster
 
 
-def block_of(features, hidden, actions=ACTIONS, slope=0.0, network=None, capability=(9, 0), spread=True) -> Block | None:
+def block_of(features, hidden, actions=ACTIONS, slope=0.0, network=None, capability=(9, 0)) -> Block | None:
     """The block form of an actor features + 3 - hidden[0] - hidden[1] - actions, or None where it does not fit.
 
     network: threads of the network, by default 256, or more or fewer where only that fits. The limits: two hidden layers, the
-    45 actions, and weights that fit the registers: 96 a thread with 256 threads, 168 with 128, 40 with 512.
+    45 actions, and weights that fit the registers: 112 a thread with 256 threads, 199 with 128, 40 with 512.
     """
     if len(hidden) != 2 or actions != ACTIONS:
         return None
@@ -102,16 +93,15 @@ def block_of(features, hidden, actions=ACTIONS, slope=0.0, network=None, capabil
         held = sum(layer.registers for layer in layers)
         shared = 4 * (sum(layer.padded for layer in layers) + LOGITS)
         others = (1, 2, 1) if SIMULATED else (32, 64, 32)
-        registers = min(65_536 // (threads + sum(others) + others[-1]) // 8 * 8, 255)
+        registers = min(65_536 // (threads + sum(others)) // 8 * 8, 255)
         if SIMULATED or (held + OTHER_REGISTERS <= registers and shared <= 16_384):
-            return Block(features, *layers, threads, *others, slope, int(capability >= (8, 0)), int(spread and threads // 32 in PLACES))
+            return Block(features, *layers, threads, *others, slope, int(capability >= (8, 0)))
     return None
 
 
 place_of = device(place)
 load_slot_here = load_slot.device
-store_account_here = store_account.device
-store_running_here = store_running.device
+store_slot_here = store_slot.device
 first_bar_here = first_bar.device
 
 
@@ -204,31 +194,6 @@ def outcome_at(table, ruined, turn, column, held, then, close, close_next, whole
 
 
 @device
-def recorded(record, turn):
-    """What `combine` reads of a step, as the bookkeeper noted it; the rest is 0."""
-    return Outcome(
-        record[turn, EQUITY_BEFORE],
-        record[turn, EQUITY_AFTER],
-        record[turn, PAID_PRICE],
-        0.0,
-        0.0,
-        0.0,
-        0.0,
-        0.0,
-        0.0,
-        0.0,
-        0.0,
-        0.0,
-        0.0,
-        0.0,
-        record[turn, POSITION_HELD],
-        record[turn, DRAWDOWN],
-        int64(0),
-        0.0,
-    )
-
-
-@device
 def rectified(value, slope):
     """ReLU, or leaky ReLU where slope is not 0; NaN stays NaN."""
     return value if value > float32(0.0) else value * slope
@@ -248,16 +213,10 @@ def rollout_block(
     fixed = cuda.shared.array(3, float64)
     chosen = cuda.shared.array(2, int32)
     fresh_bar = cuda.shared.array(1, int64)
-    record = cuda.shared.array((2, RECORD), float64)
-    paid_base = cuda.shared.array(2, float32)
-    ended = cuda.shared.array(2, int32)
-    exposure_taken = cuda.shared.array(2, int32)
 
     rules = settled(settings)
     e = uint32(cuda.blockIdx.x)
     thread = uint32(cuda.threadIdx.x)
-    if SPREAD_OUT:
-        thread = uint32(((PLACE_BITS >> (4 * (thread >> 5))) & 15) * 32 + (thread & 31))
     steps = actions.shape[0]
     last_bar = prices.shape[0] - 1
     bar = clock[e, BAR]
@@ -321,10 +280,10 @@ def rollout_block(
             index = uint32(thread + k * NETWORK)
             coming[k] = features[ahead, index] if index < FEATURES else float32(0.0)
         spread = float32(fixed[SPREAD])
-        equity = inputs[1, 0, source]
-        share = inputs[1, 1, source]
         for t in range(steps):
             turn = uint32(t & 1)
+            equity = inputs[uint32(1 - turn), 0, source]
+            share = inputs[uint32(1 - turn), 1, source]
             for k in range(MARKET_ROUNDS):
                 output = uint32(o1 + k * MARKET_STRIDE)
                 value = own[5 * k] + own[5 * k + 3] * spread + own[5 * k + 1] * equity + own[5 * k + 2] * share
@@ -353,15 +312,11 @@ def rollout_block(
                 own[5 * k] = own[5 * k + 4] + market_product(u1, k, row, p1)
             cuda.syncthreads()
             source = uint32(chosen[turn])
-            equity = inputs[turn, 0, source]
-            share = inputs[turn, 1, source]
             step += 1
             bar += 1
             if ruined[turn, source] != 0 or step >= length or bar + 1 >= launch.stop:
                 cuda.syncthreads()
                 source = uint32(FRESH)
-                equity = inputs[turn, 0, source]
-                share = inputs[turn, 1, source]
                 step = 0
                 bar = fresh_bar[0]
                 spread = float32(fixed[SPREAD])
@@ -424,9 +379,9 @@ def rollout_block(
         high_next = prices[uint32(bar + 1), 1]
         low_next = prices[uint32(bar + 1), 2]
         close_next = prices[uint32(bar + 1), CLOSE]
-        now = account_at(table, uint32(1), source, fixed, close, 0.0)
         for t in range(steps):
             turn = uint32(t & 1)
+            now = account_at(table, uint32(1 - turn), source, fixed, close, 0.0)
             ahead = uint32(min(bar + 2, last_bar))
             open_later = prices[ahead, 0]
             high_later = prices[ahead, 1]
@@ -448,7 +403,6 @@ def rollout_block(
             step += 1
             bar += 1
             close = close_next
-            now = account_at(table, turn, source, fixed, close, 0.0)
             open_next = open_later
             high_next = high_later
             low_next = low_later
@@ -463,13 +417,15 @@ def rollout_block(
                 high_next = prices[uint32(bar + 1), 1]
                 low_next = prices[uint32(bar + 1), 2]
                 close_next = prices[uint32(bar + 1), CLOSE]
-                now = account_at(table, turn, source, fixed, close, 0.0)
                 others_sync()
 
-    elif thread < NETWORK + SAMPLER + PLAYERS + LAST:
+    else:
         writes = thread == NETWORK + SAMPLER + PLAYERS
-        held = load_slot_here(portfolio, barrier, window, shaping, e).portfolio
-        shaped = load_slot_here(portfolio, barrier, window, shaping, e).shaping  # of no matter for a new account
+        slot = load_slot_here(portfolio, barrier, window, shaping, e)
+        held = slot.portfolio
+        running_barrier = slot.barrier
+        running_window = slot.window
+        running_shaping = slot.shaping
         episode = clock[e, EPISODE]
         truncations = 0
         close = prices[uint32(bar), CLOSE]
@@ -489,7 +445,11 @@ def rollout_block(
             entry = average_entry(held.position, held.entry, table[turn, POSITION, source], table[turn, FILLED_AT, source])
             then = account_at(table, turn, source, fixed, close_next, entry)
             outcome = outcome_at(table, ruined, turn, source, held, then, close, close_next, WHOLE, rules)
+            running_window = push(running_window, exposure_index(int64(source)))
             paid = base(outcome, close, close_next, step, rules)
+            reward, running_barrier, running_shaping = combine(
+                paid, running_barrier, running_window, running_shaping, outcome, close_next, rules
+            )
             step += 1
             bar += 1
             close = close_next
@@ -506,22 +466,18 @@ def rollout_block(
                     final_account[uint32(end - 1), e, 1] = inputs[turn, 1, source]
                     final_account[uint32(end - 1), e, 2] = float32(held.spread)
             if writes:
+                rewards[uint32(t), e] = float32(reward)
                 ends[uint32(t), e] = end
-                paid_base[turn] = float32(paid)
-                ended[turn] = end
-                record[turn, EQUITY_BEFORE] = outcome.equity_before
-                record[turn, EQUITY_AFTER] = outcome.equity_after
-                record[turn, PAID_PRICE] = outcome.price
-                record[turn, POSITION_HELD] = outcome.position_after
-                record[turn, DRAWDOWN] = outcome.drawdown
-                record[turn, MARK] = close_next
-                exposure_taken[turn] = exposure_index(int64(source))
             if end != 0:
                 episode += 1
                 step = 0
                 bar = first_bar_here(launch, episode, e, length)
                 close = prices[uint32(bar), CLOSE]
-                held = fresh_slot(close, shaped, rules).portfolio
+                slot = fresh_slot(close, running_shaping, rules)
+                held = slot.portfolio
+                running_barrier = slot.barrier
+                running_window = slot.window
+                running_shaping = slot.shaping
                 source = uint32(FRESH)
                 if writes:
                     fresh_bar[0] = bar
@@ -538,52 +494,11 @@ def rollout_block(
             account[uint32(steps), e, 1] = inputs[turn, 1, source]
             account[uint32(steps), e, 2] = float32(held.spread)
             finals[e] = truncations
-            store_account_here(held, portfolio, e)
+            store_slot_here(Slot(held, running_barrier, running_window, running_shaping), portfolio, barrier, window, shaping, e)
             clock[e, BAR] = bar
             clock[e, STEP] = step
             clock[e, PLAYED] += steps
             clock[e, EPISODE] = episode
-
-    else:
-        writes = thread == NETWORK + SAMPLER + PLAYERS + LAST
-        slot = load_slot_here(portfolio, barrier, window, shaping, e)
-        running_barrier = slot.barrier
-        running_window = slot.window
-        running_shaping = slot.shaping
-        for t in range(steps + 2):
-            turn = uint32(t & 1)
-            if t >= 2:  # step t - 2 is the last whose record is complete
-                mark = record[turn, MARK]
-                running_window = push(running_window, int64(exposure_taken[turn]))
-                reward, running_barrier, running_shaping = combine(
-                    paid_base[turn], running_barrier, running_window, running_shaping, recorded(record, turn), mark, rules
-                )
-                if writes:
-                    rewards[uint32(t - 2), e] = float32(reward)
-                if ended[turn] != 0:
-                    slot = fresh_slot(mark, running_shaping, rules)
-                    running_barrier = slot.barrier
-                    running_window = slot.window
-                    running_shaping = slot.shaping
-            if t < steps:
-                others_sync()
-                others_sync()
-                others_sync()
-                cuda.syncthreads()
-                source = uint32(chosen[turn])
-                step += 1
-                bar += 1
-                if ruined[turn, source] != 0 or step >= length or bar + 1 >= launch.stop:
-                    cuda.syncthreads()
-                    step = 0
-                    bar = fresh_bar[0]
-                    others_sync()
-            elif t == steps:
-                cuda.syncthreads()
-        if writes:
-            store_running_here(running_barrier, running_window, running_shaping, barrier, window, shaping, e)
-    if thread < NETWORK + SAMPLER + PLAYERS + LAST:
-        cuda.syncthreads()  # the paymaster waits for the last record
 
 
 def block_names(block: Block, pattern, base_reward=default_base) -> dict:
@@ -601,9 +516,6 @@ def block_names(block: Block, pattern, base_reward=default_base) -> dict:
         "OWN": 5 * market.rounds,
         "ROW_ROUNDS": -(-market.padded // block.network),
         "ROWS": EXPOSURE_AFTER + 1 if whole else FEE,
-        "LAST": block.last,
-        "SPREAD_OUT": block.spread,
-        "PLACE_BITS": sum(role << (4 * warp) for warp, role in enumerate(PLACES[block.network // 32])) if block.spread else 0,
         "WHOLE": int(whole),
         "REDUX": block.redux,
         "SLOPE": float32(block.slope),
@@ -618,7 +530,7 @@ def block_names(block: Block, pattern, base_reward=default_base) -> dict:
 
 def block_function(block: Block, pattern, base_reward=default_base):
     """The plain kernel function, under a name of its own (the disk cache tells kernels apart by name)."""
-    sizes = (block.features, block.market.outputs, block.second.outputs, block.network, block.redux, block.spread)
+    sizes = (block.features, block.market.outputs, block.second.outputs, block.network, block.redux)
     return specialised(rollout_block, block_names(block, pattern, base_reward), sizes, block.slope, pattern)
 
 
@@ -626,6 +538,6 @@ def block_function(block: Block, pattern, base_reward=default_base):
 def block_kernel(block: Block, pattern, base_reward=None):
     """The compiled kernel; with a reward of the settings it is kept on disk."""
     if base_reward is not None:
-        return jit(block_function(block, pattern, base_reward), launch_bounds=block.threads)
-    kernel = jit(block_function(block, pattern), launch_bounds=block.threads)
+        return jit(block_function(block, pattern, base_reward))
+    kernel = jit(block_function(block, pattern))
     return kernel if SIMULATED else cached(kernel)

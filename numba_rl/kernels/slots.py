@@ -40,8 +40,9 @@ def load_slot(portfolio, barrier, window, shaping, e):
 
 
 @both()
-def store_account(account, portfolio, e):
-    """Write an account to row e."""
+def store_slot(slot, portfolio, barrier, window, shaping, e):
+    """Write a slot back to row e."""
+    account = slot.portfolio
     portfolio[e, 0] = account.cash
     portfolio[e, 1] = account.position
     portfolio[e, 2] = account.entry
@@ -52,29 +53,17 @@ def store_account(account, portfolio, e):
     portfolio[e, 7] = account.costs
     portfolio[e, 8] = account.exposure
     portfolio[e, 9] = account.peak
-
-
-@both()
-def store_running(running_barrier, running_window, running_shaping, barrier, window, shaping, e):
-    """Write the running states of the reward to row e."""
-    barrier[e, 0] = running_barrier.side
-    barrier[e, 1] = running_barrier.entry
-    barrier[e, 2] = running_barrier.upper
-    barrier[e, 3] = running_barrier.lower
-    barrier[e, 4] = running_barrier.bars
-    window[e, 0] = running_window.word0
-    window[e, 1] = running_window.word1
-    window[e, 2] = running_window.word2
-    window[e, 3] = running_window.word3
-    window[e, 4] = running_window.word4
-    window[e, 5] = running_window.counts
-    window[e, 6] = running_window.size
-    shaping[e, 0] = running_shaping.first
-    shaping[e, 1] = running_shaping.second
-
-
-@both(store_account, store_running)
-def store_slot(slot, portfolio, barrier, window, shaping, e):
-    """Write a slot back to row e."""
-    store_account(slot.portfolio, portfolio, e)
-    store_running(slot.barrier, slot.window, slot.shaping, barrier, window, shaping, e)
+    barrier[e, 0] = slot.barrier.side
+    barrier[e, 1] = slot.barrier.entry
+    barrier[e, 2] = slot.barrier.upper
+    barrier[e, 3] = slot.barrier.lower
+    barrier[e, 4] = slot.barrier.bars
+    window[e, 0] = slot.window.word0
+    window[e, 1] = slot.window.word1
+    window[e, 2] = slot.window.word2
+    window[e, 3] = slot.window.word3
+    window[e, 4] = slot.window.word4
+    window[e, 5] = slot.window.counts
+    window[e, 6] = slot.window.size
+    shaping[e, 0] = slot.shaping.first
+    shaping[e, 1] = slot.shaping.second

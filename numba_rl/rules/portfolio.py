@@ -8,7 +8,6 @@ from math import floor
 from typing import NamedTuple
 
 from numba import njit
-from numpy import float32
 
 from numba_rl.rules.actions import NORMAL
 
@@ -140,26 +139,18 @@ def half_spread(spread, urgency):
 
 
 @njit(error_model="numpy")
-def share_of(portfolio, price, rules):
-    """Position and maximum position, in the same unit: notional and what may be invested, or units. A maximum <= 0: no share."""
-    if rules.equity_sizing == 0:
-        return portfolio.position, rules.max_position
-    investable = rules.leverage * (1.0 - portfolio.reserve) * equity_at(portfolio, price, rules)
-    return portfolio.position * price * rules.multiplier, investable
-
-
-@njit(error_model="numpy")
 def position_share(portfolio, price, rules):
     """Position as a share of the maximum one: notional over what may be invested, or units over max_position."""
-    held, most = share_of(portfolio, price, rules)
-    return held / most if most > 0.0 else 0.0
+    if rules.equity_sizing == 0:
+        return portfolio.position / rules.max_position
+    investable = rules.leverage * (1.0 - portfolio.reserve) * equity_at(portfolio, price, rules)
+    if investable <= 0.0:
+        return 0.0
+    return portfolio.position * price * rules.multiplier / investable
 
 
 @njit(error_model="numpy")
 def portfolio_features(portfolio, rules):
-    """The three portfolio features of the state, float32: equity / initial, position share, spread. The network reads no more digits."""
+    """The three portfolio features of the state: equity / initial, position share, spread."""
     price = portfolio.last
-    equity = float32(equity_at(portfolio, price, rules)) / float32(portfolio.initial)
-    held, most = share_of(portfolio, price, rules)
-    share = float32(held) / float32(most) if most > 0.0 else float32(0.0)
-    return equity, share, float32(portfolio.spread)
+    return equity_at(portfolio, price, rules) / portfolio.initial, position_share(portfolio, price, rules), portfolio.spread

@@ -1,10 +1,10 @@
 """Times the fused rollout on a GPU, alone and with all of the rules; plain torch and the source design's kernel beside it.
 
     python profiles/bench/rollout.py --json rollout.json
-    python profiles/bench/rollout.py --sizes 128x500 --variants block/256/1,block/128/1 --dissect
+    python profiles/bench/rollout.py --sizes 128x500 --variants block/256,block/128 --dissect
     python profiles/bench/rollout.py --sizes 65536x128 --variants warp/1/4/0,warp/2/4/128,warp/2/4/168
 
-A variant is block/THREADS OF THE NETWORK/ROLES PLACED ON SCHEDULERS or warp/TILES A WARP/WARPS A BLOCK/MOST REGISTERS (0: any). Each one's outputs are
+A variant is block/THREADS OF THE NETWORK or warp/TILES A WARP/WARPS A BLOCK/MOST REGISTERS (0: any). Each one's outputs are
 checked before it is timed: the actions are replayed by the batched collector (integers equal, rewards within 1e-4), and the
 log-probabilities and draws compared with the network in float64. Times are medians of CUDA events around graph replays, warm.
 --dissect times the block form with parts of it left out, which says what a step waits for. Rules: barrier 0.5, diversity 1,
@@ -44,8 +44,8 @@ from numba_rl.rules.portfolio import portfolio_features
 from numba_rl.trainer.networks import build_actor
 
 SIZES = {
-    (128, 500): ("block/256/1", "block/256/0", "block/128/1", "block/128/0", "warp/1/1/0"),
-    (1024, 500): ("block/256/1", "block/128/1", "warp/1/1/0"),
+    (128, 500): ("block/256", "block/128", "block/512", "warp/1/1/0"),
+    (1024, 500): ("block/256", "warp/1/1/0"),
     (8192, 500): ("warp/1/1/0", "warp/1/2/0", "warp/1/4/168", "warp/2/1/0"),
     (65_536, 128): ("warp/2/4/128", "warp/2/4/168", "warp/1/4/128", "warp/1/4/168", "warp/2/2/0"),
 }
@@ -58,7 +58,7 @@ def plan_of(variant, features, hidden):
     form, *numbers = variant.split("/")
     numbers = [int(number) for number in numbers]
     if form == "block":
-        return Plan(block_of(features, hidden, network=numbers[0], spread=numbers[1] == 1), None)
+        return Plan(block_of(features, hidden, network=numbers[0]), None)
     groups, warps, registers = numbers
     return Plan(None, tiles_of(features, hidden), groups, warps, registers or None)
 
@@ -173,9 +173,10 @@ LEFT_OUT = {
 }
 
 
-def dissect(collector, actor, block):
+def dissect(collector, actor, threads):
     """Milliseconds of the block form without some of its parts."""
     rows = {}
+    block = block_of(collector.features.shape[1], (128, 64), network=threads)
     layers = [view(part) for part in actor.parameters()]
     for left_out in ("nothing", "players", "reward", "players+reward", "draw", "network", "players+reward+draw", "players+reward+network",
                      "players+reward+draw+network"):  # fmt: skip
@@ -189,7 +190,7 @@ def dissect(collector, actor, block):
                 names[name] = stub
         if "players" in left_out:
             names["write_account"] = device(_rebound_write(names))
-        kernel = jit(specialised(rollout_block, names, left_out.count("+")), launch_bounds=block.threads)
+        kernel = jit(specialised(rollout_block, names, left_out.count("+")))
         arguments = (*layers, *collector._slot_views, collector._prices, collector._market, *collector._outputs, collector._launch(), collector.rules)
 
         def run(kernel=kernel, arguments=arguments):
@@ -318,7 +319,7 @@ def main():
             actor = build_actor(config, features, torch.Generator().manual_seed(1)).cuda()
             with torch.no_grad():
                 getattr(actor, actor.layers[-1]).weight.mul_(200.0)  # a policy with opinions
-            for variant in options.variants.split(",") if options.variants else SIZES.get((episodes, steps), ("block/256/1", "warp/1/1/0")):
+            for variant in options.variants.split(",") if options.variants else SIZES.get((episodes, steps), ("block/256", "warp/1/1/0")):
                 plan = plan_of(variant, features, config.ppo.actor)
                 if plan.block is None and plan.tiles is None:
                     print(f"{variant} does not fit")
@@ -331,7 +332,7 @@ def main():
                              "giga_steps_per_s": episodes * steps / ms / 1e6, **checks})  # fmt: skip
                 print(f"{episodes:6d} x {steps} {settings:8s} {variant:14s} {ms:.4f} ms  {rows[-1]['giga_steps_per_s']:.3f} G steps/s  target {target}  {checks}", flush=True)
                 if options.dissect and plan.block is not None:
-                    rows[-1]["without"] = dissect(collector, actor, plan.block)
+                    rows[-1]["without"] = dissect(collector, actor, plan.block.network)
                 del collector
                 torch.cuda.empty_cache()
         if (episodes, steps) == (128, 500) and options.beside:

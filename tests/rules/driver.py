@@ -33,8 +33,8 @@ def _play(actions, prices, rules, record):
             o.equity_before, o.equity_after, o.price, o.units, o.fee, o.spread_cost, o.financing, o.exit_units, o.exit_price,
             o.exit_fee, o.exit_spread_cost, o.exposure_before, o.exposure_after, o.position_before, o.position_after, o.drawdown,
             np.float64(o.terminated), o.filled_at, p.cash, p.position, p.entry, p.initial, p.spread, p.last, p.reserve, p.costs,
-            p.exposure, p.peak, np.float64(reward), equity_at(p, prices[t + 1, 3], rules), np.float64(share[0]), np.float64(share[1]),
-            slot.barrier.side, slot.barrier.bars, slot.shaping.first, slot.shaping.second,
+            p.exposure, p.peak, np.float64(reward), equity_at(p, prices[t + 1, 3], rules), share[0], share[1], slot.barrier.side, slot.barrier.bars,
+            slot.shaping.first, slot.shaping.second,
         )  # fmt: skip
         for index, value in enumerate(values):
             record[t, index] = value
