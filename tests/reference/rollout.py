@@ -9,22 +9,16 @@ from functools import cache
 from itertools import pairwise
 
 import numpy as np
+import reference.kept_rules  # noqa: F401 - compiles once a machine, not once a run
 
-from numba_rl.kernel_cache import cached
 from numba_rl.kernels.slots import CLOCK_FIELDS, PLAYED
 from numba_rl.kernels.step import Launch, steppers
 from numba_rl.rules.barrier import BARRIER_FIELDS
 from numba_rl.rules.diversity import WINDOW_FIELDS
-from numba_rl.rules.fills import advance
-from numba_rl.rules.game import fresh_slot, play
 from numba_rl.rules.parameters import rules_of
-from numba_rl.rules.philox import ACTION, below, uniform
-from numba_rl.rules.portfolio import PORTFOLIO_FIELDS, portfolio_features
-from numba_rl.rules.reward import combine, default_base
+from numba_rl.rules.philox import ACTION, uniform
+from numba_rl.rules.portfolio import PORTFOLIO_FIELDS
 from numba_rl.rules.shaping import SHAPING_FIELDS
-
-for compiled in (advance, fresh_slot, play, uniform, below, portfolio_features, combine, default_base):
-    cached(compiled)  # simulated kernels call these one by one: compile them once a machine, not once a run
 
 compiled_steps = cache(steppers)
 
