@@ -49,7 +49,7 @@ class Epochs:
     def begin(self):
         """Carry out the resets asked for."""
         slots = self.collector.slots
-        arrays = (self.state, slots["portfolio"], slots["barrier"], slots["shaping"])
+        arrays = (self.state, *(slots[name] for name in ("portfolio", "barrier", "window", "shaping")))
         if self._on_cpu:
             state_kernels.begin_cpu(self.reset.numpy(), *(array.numpy() for array in arrays), self.collector.rules)
             return

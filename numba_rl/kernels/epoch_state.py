@@ -19,9 +19,11 @@ from functools import cache
 from numba import njit
 
 from numba_rl.gpu import blocks_for, both, cuda, float32, int32, jit, rebound
-from numba_rl.kernels.slots import store_account
+from numba_rl.kernels.slots import load_slot, store_slot
 from numba_rl.rules.barrier import no_barrier
+from numba_rl.rules.game import Slot
 from numba_rl.rules.portfolio import open_portfolio
+from numba_rl.rules.shaping import no_shaping
 
 EMA, MEDIAN, SHAPING_FIRST, SHAPING_SECOND, EQUITY_MEAN, EQUITY_BEST, EPISODES, STEPS = range(8)
 RESET_VOLATILITY, RESET_PORTFOLIO, RESET_SHAPING = 1, 2, 4
@@ -30,20 +32,15 @@ THREADS = 256
 CASH, POSITION, INITIAL, LAST, PEAK = 0, 1, 3, 5, 9  # columns of a slot's portfolio
 
 
-@both(store_account)
-def reset_slot(e, mask, portfolio, barrier, shaping, rules):
+@both(load_slot, store_slot)
+def reset_slot(e, mask, portfolio, barrier, window, shaping, rules):
     """What a reset does to slot e."""
+    slot = load_slot(portfolio, barrier, window, shaping, e)
     if mask & RESET_PORTFOLIO:
-        store_account(open_portfolio(portfolio[e, LAST], rules), portfolio, e)
-        empty = no_barrier()
-        barrier[e, 0] = empty.side
-        barrier[e, 1] = empty.entry
-        barrier[e, 2] = empty.upper
-        barrier[e, 3] = empty.lower
-        barrier[e, 4] = empty.bars
+        slot = Slot(open_portfolio(slot.portfolio.last, rules), no_barrier(), slot.window, slot.shaping)
     if mask & RESET_SHAPING:
-        shaping[e, 0] = 0.0
-        shaping[e, 1] = 0.0
+        slot = Slot(slot.portfolio, slot.barrier, slot.window, no_shaping())
+    store_slot(slot, portfolio, barrier, window, shaping, e)
 
 
 @both()
@@ -91,11 +88,11 @@ def equity_ratio(portfolio, e, multiplier):
     return float32((portfolio[e, CASH] + portfolio[e, POSITION] * portfolio[e, LAST] * multiplier) / portfolio[e, INITIAL])
 
 
-def begin_on_gpu(reset, ticket, state, portfolio, barrier, shaping, rules):
+def begin_on_gpu(reset, ticket, state, portfolio, barrier, window, shaping, rules):
     mask = reset[0]
     e = cuda.grid(1)
     if e < portfolio.shape[0]:
-        reset_slot(e, mask, portfolio, barrier, shaping, rules)
+        reset_slot(e, mask, portfolio, barrier, window, shaping, rules)
     if e == 0:
         reset_state(mask, state)
     cuda.syncthreads()  # all of the block have read the mask
@@ -106,9 +103,9 @@ def begin_on_gpu(reset, ticket, state, portfolio, barrier, shaping, rules):
             reset[0] = 0
 
 
-def begin_on_cpu(reset, state, portfolio, barrier, shaping, rules):
+def begin_on_cpu(reset, state, portfolio, barrier, window, shaping, rules):
     for e in range(portfolio.shape[0]):
-        reset_slot(e, reset[0], portfolio, barrier, shaping, rules)
+        reset_slot(e, reset[0], portfolio, barrier, window, shaping, rules)
     reset_state(reset[0], state)
     reset[0] = 0
 
@@ -194,9 +191,9 @@ def update_kernels(threads):
     return jit(steps), jit(combine)
 
 
-def launch_begin(reset, ticket, state, portfolio, barrier, shaping, rules, stream=0, threads=THREADS):
+def launch_begin(reset, ticket, state, portfolio, barrier, window, shaping, rules, stream=0, threads=THREADS):
     """Carry out and clear the resets asked for, before a rollout."""
-    begin_kernel[blocks_for(portfolio.shape[0], threads), threads, stream](reset, ticket, state, portfolio, barrier, shaping, rules)
+    begin_kernel[blocks_for(portfolio.shape[0], threads), threads, stream](reset, ticket, state, portfolio, barrier, window, shaping, rules)
 
 
 def launch_update(state, exact, returns, bars, ends, portfolio, shaping, multiplier, per_step, ended, stream=0, threads=THREADS):

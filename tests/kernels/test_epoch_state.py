@@ -21,7 +21,7 @@ def epoch(steps, slots, seed):
     return {
         "returns": rng.normal(0, 0.02, 90).astype(np.float32), "bars": rng.integers(0, 90, (steps, slots)).astype(np.int32),
         "ends": rng.choice([0, 0, 0, -1, 1], (steps, slots)).astype(np.int16), "portfolio": portfolio,
-        "barrier": rng.normal(size=(slots, 5)), "shaping": rng.normal(0, 0.1, (slots, 2)),
+        "barrier": rng.normal(size=(slots, 5)), "window": rng.integers(0, 9, (slots, 7)), "shaping": rng.normal(0, 0.1, (slots, 2)),
     }  # fmt: skip
 
 
@@ -45,9 +45,9 @@ class State:
 
     def begin(self, e):
         if self.on == "cpu":
-            kernels.begin_cpu(self.reset, self.state, e["portfolio"], e["barrier"], e["shaping"], RULES)
+            kernels.begin_cpu(self.reset, self.state, e["portfolio"], e["barrier"], e["window"], e["shaping"], RULES)
         else:
-            self._call(kernels.launch_begin, self.reset, self.ticket, self.state, e["portfolio"], e["barrier"], e["shaping"], RULES)
+            self._call(kernels.launch_begin, self.reset, self.ticket, self.state, e["portfolio"], e["barrier"], e["window"], e["shaping"], RULES)
 
     def update(self, e):
         scratch = np.zeros(len(e["bars"]), np.float32), np.zeros(len(e["bars"]), np.int32)
@@ -92,6 +92,7 @@ def test_resets_act_once_and_on_what_they_name(on):
             assert np.array_equal(e["portfolio"], before["portfolio"]) and np.array_equal(e["barrier"], before["barrier"])
         if mask & 4:
             expected[2:4] = 0.0
+        assert np.array_equal(e["window"], before["window"])
         assert (not e["shaping"].any()) if mask & 4 else np.array_equal(e["shaping"], before["shaping"])
         np.testing.assert_allclose(state.state, expected)
         again = {name: array.copy() for name, array in e.items()}
@@ -129,7 +130,7 @@ def test_ptx():
         rules, i16 = typeof(rules_of(Config())), types.int16
         steps, combine = epoch_state.update_kernels(256)
         KERNELS = {
-            "begin": (epoch_state.begin_kernel, (array(i32), array(i32), array(f32), array(f64, 2), array(f64, 2), array(f64, 2), rules)),
+            "begin": (epoch_state.begin_kernel, (array(i32), array(i32), array(f32), array(f64, 2), array(f64, 2), array(i64, 2), array(f64, 2), rules)),
             "steps": (steps, (array(f32), array(i32, 2), array(i16, 2), array(f32), array(i32))),
             "combine": (combine, (array(f32), array(i64), array(f64, 2), array(f64, 2), f64, array(f32), array(i32))),
         }
