@@ -43,7 +43,7 @@ def best_of(q, row, first, count):
     best = 0
     for index in range(count):
         value = q[row, first + index]
-        if value != value:
+        if math.isnan(value):
             return -1
         if value > q[row, first + best]:
             best = index

@@ -106,8 +106,9 @@ class Dqn:
     def _collect(self) -> None:
         steady = self._played_here and self.experience.held == self.experience.n - 1
         if not (self._captures and steady):
+            stores = self.experience.count > 0
             self._play()
-            self._played_here = True
+            self._played_here = stores  # every kernel of a launch has then run once, and can be captured
             return
         if "play" not in self._graphs:
             played = self.collector.played
@@ -137,11 +138,10 @@ class Dqn:
 
     def _values(self, states: torch.Tensor) -> torch.Tensor:
         self.poll()
-        self.learner.noise.reset()
-        return self.network.values(states, noise=True)
+        return self.learner.acting(states)
 
     def _learn(self) -> None:
-        if not len(self.replay):
+        if self.steps <= self.experience.held * self.collector.episodes:  # all that was played waits for its return
             return
         if not self._captures:
             for _ in range(self.updates):

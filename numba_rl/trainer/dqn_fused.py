@@ -57,7 +57,7 @@ class FusedLearner:
         network.requires_grad_(False)
         self.noise = Noise(network, config.train.seed, 0)  # none: this network has no noisy layers
         batch = replay.batch(dqn.batch)
-        self.batch = batch
+        self.batch, self._acting = batch, None
         rows, width = dqn.batch, (batch.stacked.shape[1] + 7) // 8 * 8
         self._lay_out(width, network.inputs)
         size, new = self.matrices + self.tail, self._new
@@ -164,17 +164,29 @@ class FusedLearner:
     def updates(self, count: int) -> None:
         """`count` updates, one after the other."""
         for index in range(count):
-            self._update(index % 2)
+            self.replay.sample(self.config.batch)
+            self._learn(index % 2)
+            self._join(1)  # the next draw needs the new priorities; the target moves while it is made
+        self._join(0)
         if count % 2:
             self.counts[:1].copy_(self.counts[1:2])  # the next call begins with an even turn
 
-    def _update(self, turn) -> None:
-        self.replay.sample(self.config.batch)
-        self._learn(turn)
-        self._join(0, 1)
+    @torch.no_grad()
+    def acting(self, states: torch.Tensor) -> torch.Tensor:
+        """What actions are chosen by, float32 [N, 45]: the advantages, which differ from the values by the same number in a row."""
+        rows = len(states)
+        if self._acting is None or len(self._acting[0]) != rows:
+            half = torch.bfloat16
+            x, out = self._new(rows, self.x.shape[1], dtype=half), self._new(rows, COLUMNS)
+            self._acting = (x, [self._new(rows, size, dtype=half) for size in self.sizes], out, self._new(rows, ACTIONS))
+        x, hidden, out, advantages = self._acting
+        x[:, : self.inputs].copy_(states)
+        self._forward(self.shadow, x, hidden, out)
+        last = slice(1, ACTIONS + 1)
+        return torch.add(out[:, last], self._bias(self.weights, len(self.sizes))[last], out=advantages)
 
     def _learn(self, turn) -> None:
-        """One step on what lies in the batch's buffers; its branches are joined by the caller."""
+        """One step on what lies in the batch's buffers. Branch 0 still moves the target, branch 1 the priorities, when it returns."""
         rows, last = self.config.batch, len(self.shapes) - 1
         self.x[:, : self.batch.stacked.shape[1]].copy_(self.batch.stacked)
         with self._branch(0):

@@ -4,6 +4,7 @@ Nothing in it waits for the host, so that on a GPU several updates are captured 
 update to update (Adam's step, the replay's counters, noise) lies in device memory.
 """
 
+import contextlib
 import copy
 import math
 
@@ -88,6 +89,12 @@ class Learner:
         self.sums = torch.zeros(len(SUMS), device=self.device)
         self.skip = torch.zeros((), device=self.device)
 
+    @torch.no_grad()
+    def acting(self, states: torch.Tensor) -> torch.Tensor:
+        """What actions are chosen by while collecting: values float32 [N, A], with new noise."""
+        self.noise.reset()
+        return self.network.values(states, noise=True)
+
     def updates(self, count: int) -> None:
         """`count` updates, one after the other: each a step on the mean gradient of config.accumulate batches, and the target moved after it."""
         dqn = self.config
@@ -151,11 +158,12 @@ class Learner:
         before = [tensor.clone() for tensor in kept]
         self.replay.prepare(self.config.batch)
         self.skip.fill_(1.0)
-        for _ in range(2):
-            self.optimizer.zero_grad()
-            loss, _, _ = self.loss(self.replay.batch(self.config.batch))
-            (loss / self.config.accumulate).backward()
-            self._step()
+        with _aside(self.device):  # autograd remembers streams, and a capture must not meet the current one
+            for _ in range(2):
+                self.optimizer.zero_grad()
+                loss, _, _ = self.loss(self.replay.batch(self.config.batch))
+                (loss / self.config.accumulate).backward()
+                self._step()
         self.skip.zero_()
         for tensor, value in zip(kept, before, strict=True):
             tensor.copy_(value)
@@ -194,3 +202,16 @@ class Learner:
         self.optimizer.load({name: state[f"optimizer/{name}"] for name in self.optimizer.state()})
         self.noise.counter.copy_(state["noise/online"])
         self.target_noise.counter.copy_(state["noise/target"])
+
+
+@contextlib.contextmanager
+def _aside(device):
+    """On a GPU: a stream of its own, after and before all else."""
+    if device.type != "cuda":
+        yield
+        return
+    current, side = torch.cuda.current_stream(device), torch.cuda.Stream(device)
+    side.wait_stream(current)
+    with torch.cuda.stream(side):
+        yield
+    current.wait_stream(side)

@@ -100,6 +100,16 @@ def test_a_step_that_is_not_finite_is_skipped():
     assert learner.target_weights.isfinite().all()
 
 
+def test_actions_are_chosen_by_the_advantages():
+    learner = fused()
+    learner.updates(2)
+    states = torch.randn(6, FEATURES + 3)
+    found, values = learner.acting(states).clone(), learner.network.values(states)
+    gap = found - values
+    assert (gap - gap.mean(1, keepdim=True)).abs().max() < 0.03 * values.std()
+    assert found.shape == (6, 45) and learner.acting(states[:2]).shape == (2, 45)
+
+
 def test_warming_up_changes_nothing():
     one, other = fused(), fused()
     one.warm_up()
