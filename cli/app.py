@@ -19,6 +19,7 @@ COMMANDS = {
     "data": ("rltrain.data:data", "Look at a market file, or make a synthetic one."),
     "demo": ("rltrain.demo:demo", "Train on an embedded synthetic market, start to report, in 3 minutes."),
     "config": ("rltrain.config:config", "Show, list or start a settings file."),
+    "check-parity": ("rltrain.check_parity:check_parity", "See whether GPU, CPU path and a plain ledger agree on a market."),
     "doctor": ("rltrain.doctor:doctor", "Say what this machine has, and which path would run."),
 }
 

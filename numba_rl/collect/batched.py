@@ -13,7 +13,7 @@ from numba_rl.config import Config
 from numba_rl.data.market import Market
 from numba_rl.data.windows import Range
 from numba_rl.errors import UserError
-from numba_rl.gpu import blocks_for, stream, view
+from numba_rl.gpu import SIMULATED, blocks_for, stream, view
 from numba_rl.kernels.slots import CLOCK_FIELDS
 from numba_rl.kernels.step import Launch, steppers
 from numba_rl.rules.barrier import BARRIER_FIELDS
@@ -60,10 +60,12 @@ class Rollout:
 class BatchedCollector:
     """Plays N episodes for L steps a launch with a policy of any shape."""
 
-    def __init__(self, market: Market, config: Config, *, device="cpu", base=None, range: Range | None = None):
+    def __init__(self, market: Market, config: Config, *, device="cpu", base=None, range: Range | None = None, simulate=False):
         """market: scaled features and prices. base: compiled base reward of the user (rules.reward.user_base), or None.
-        range: bars to play, default the training range. Raises UserError where the range is too short to play a step."""
+        range: bars to play, default the training range. simulate: on the CPU, play by the kernels in the simulator, which is
+        slow. Raises UserError where the range is too short to play a step."""
         self.device = torch.device(device)
+        self._on_cpu = self.device.type == "cpu" and not simulate
         self.range = range or market.train
         if self.range.stop - self.range.start < 2:
             raise UserError(f"{market.source}: a range of {self.range.stop - self.range.start} bars cannot be played; 2 are needed")
@@ -112,7 +114,7 @@ class BatchedCollector:
         ]
 
     def _view(self, tensor):
-        return tensor.numpy() if self.device.type == "cpu" else view(tensor)
+        return tensor.numpy() if self._on_cpu else view(tensor)
 
     def _launch(self, greedy=False, given=False, temperature=1.0) -> Launch:
         return Launch(self.seed, self.range.start, self.range.stop, int(greedy), int(given), 1.0 / temperature)
@@ -120,14 +122,16 @@ class BatchedCollector:
     def start(self):
         """Begin an episode in every slot; called by the first launch."""
         arguments = (*self._slot_views, *self._market_views, self._output_views[0], 0, self._launch(), self.rules)
-        if self.device.type == "cpu":
+        if self._on_cpu:
             self._steppers.start(*arguments)
         else:
-            self._steppers.start_kernel[blocks_for(self.episodes, THREADS), THREADS, self._stream()](*arguments)
+            self._steppers.start_kernel[self._grid()](*arguments)
         self._started = True
 
-    def _stream(self):
-        return stream(torch.cuda.current_stream(self.device).cuda_stream)
+    def _grid(self):
+        threads = min(THREADS, self.episodes)
+        handle = 0 if SIMULATED else stream(torch.cuda.current_stream(self.device).cuda_stream)
+        return blocks_for(self.episodes, threads), threads, handle
 
     @torch.no_grad()
     def collect(self, policy, *, actions=None, choose=None, temperature: float = 1.0) -> Rollout:
@@ -157,12 +161,12 @@ class BatchedCollector:
         return rollout
 
     def _step(self, t, logits, launch):
-        if self.device.type == "cpu":
+        if self._on_cpu:
             self._steppers.step(
                 t, logits.numpy(), *self._slot_views, *self._market_views, *self._output_views, launch, self.rules
             )
             return
-        kernel = self._steppers.step_kernel[blocks_for(self.episodes, THREADS), THREADS, self._stream()]
+        kernel = self._steppers.step_kernel[self._grid()]
         kernel(
             view(self.t), view(logits), *self._slot_views, *self._market_views, *self._output_views, launch, self.rules
         )

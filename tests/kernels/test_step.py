@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from reference.ledger import Ledger
+from numba_rl.evaluate.ledger import Ledger
 from rules.driver import random_bars
 
 from numba_rl.config import Config, EpisodeConfig, MarketConfig, RewardConfig, TrainConfig

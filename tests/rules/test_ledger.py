@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference.ledger import Ledger
+from numba_rl.evaluate.ledger import Ledger
 from rules.driver import arithmetic_bars, bars, costless, play_rules, random_bars, rules
 
 from numba_rl.config import MarketConfig

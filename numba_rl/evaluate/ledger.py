@@ -1,8 +1,8 @@
-"""The market game in plain float64 Python, written from its rules and not from the product's code.
+"""The market game once more in plain float64 Python, written from its rules: what `rltrain check-parity` and tests compare with.
 
-Nothing is shared with numba_rl but the settings: equity is counted as initial capital + realised + unrealised profit - fees
-- financing (the product keeps cash), whole lots are integers, and the exposure held is an exact fraction, so that a
-mistake of one side is not repeated by the other.
+Nothing is shared with numba_rl.rules but the settings: equity is counted as initial capital + realised + unrealised profit -
+fees - financing (the rules keep cash), whole lots are integers, and the exposure held is an exact fraction, so that a mistake
+of one side is not repeated by the other.
 """
 
 import math
