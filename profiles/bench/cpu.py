@@ -15,6 +15,8 @@ import platform
 import statistics
 import time
 
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # for all of them: idle threads that spin spoil each other's times
+
 import numpy as np
 import torch
 
