@@ -151,7 +151,7 @@ def test_processes_that_start_together_get_directories_of_their_own(tmp_path):
     """
     start = time.time() + 3
     processes = [python(code, tmp_path, start) for _ in range(6)]
-    lines = [process.communicate(timeout=60)[0].split("\n") for process in processes]
+    lines = [process.communicate(timeout=180)[0].split("\n") for process in processes]
     assert sorted(line[1] for line in lines) == ["same", *(f"same-{n}" for n in range(2, 7))]
     assert sorted(line[2] for line in lines) == ["explicit", *["refused"] * 5]
 

@@ -5,8 +5,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import torch
+
 from numba_rl.config import Config
 from numba_rl.data.market import Market, load_market
+from numba_rl.data.windows import Range
 from numba_rl.errors import UserError
 from numba_rl.evaluate.backtest import Backtest, play_policy
 from numba_rl.evaluate.baselines import buy_and_hold, flat, random_agents, turnover_per_step
@@ -18,6 +21,7 @@ from numba_rl.evaluate.statistics import Statistics, judge
 from numba_rl.evaluate.tables import equity_table, trades_table, write_csv, write_parquet
 from numba_rl.evaluate.windows import windows_of_policy, windows_section, windows_table
 from numba_rl.files import atomic_write
+from numba_rl.rules.actions import ACTIONS
 from numba_rl.rundir import RunDir, is_run, read_meta
 from numba_rl.trainer.checkpoint import load_policy
 
@@ -44,8 +48,13 @@ class Evaluation:
 
 
 def validator(market: Market, config: Config) -> Callable:
-    """A function policy -> figure to be maximised: the Sharpe ratio on the validation range, -inf where it has none."""
+    """A function policy -> figure to be maximised: the Sharpe ratio on the validation range, -inf where it has none.
+
+    What it needs is compiled here: in the middle of a training a signal would have to wait for the compiler.
+    """
     window = market.validation
+    if window.stop - window.start >= 2:
+        play_policy(market, [Range(window.start, window.start + 2)], lambda states: torch.zeros(len(states), ACTIONS), config)
 
     def validate(policy) -> float:
         return rank_value(compute_metrics(play_policy(market, [window], policy, config, names=["validation"])[0])["sharpe_per_bar"])

@@ -57,7 +57,7 @@ def test_a_signal_saves_the_current_step_and_a_resume_goes_on_there(start, rltra
     process = start()
     until(lambda: len(rows(run)) >= 4, process)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=180)
     assert process.returncode == 130
     assert err == "SIGINT: saving and stopping; once more stops at once\n"
     step = rows(run)[-1][0]
@@ -72,7 +72,7 @@ def test_a_signal_saves_the_current_step_and_a_resume_goes_on_there(start, rltra
     process = rltrain_process("resume", "run", cwd=tmp_path)
     until(lambda: len([row for row in rows(run) if row[1] == 1]) >= 2, process)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     assert process.returncode == 143
     steps = [row[0] for row in rows(run)]
     assert steps == list(range(128, 128 * len(steps) + 1, 128)), "one log, every epoch once"
@@ -87,7 +87,7 @@ def test_a_second_signal_stops_at_once_and_the_checkpoint_stays_whole(start, tmp
     process.send_signal(signal.SIGINT)
     assert process.stderr.readline().startswith("SIGINT: saving and stopping")
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=180)
     assert process.returncode == 130
     assert "Traceback" not in err
     assert saved_step(run) % 128 == 0
@@ -98,6 +98,6 @@ def test_a_signal_during_the_first_compilation_is_one_line(start, tmp_path):
     until(lambda: process.stdout.readline().startswith("preparing"), process)
     time.sleep(1)  # into the compilation, which takes many seconds
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=180)
     assert (process.returncode, err) == (130, "SIGINT: interrupted\n")
     assert not (tmp_path / "run").exists(), "nothing was learned yet: the same command can be given again"

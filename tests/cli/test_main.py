@@ -105,7 +105,7 @@ def test_units_become_the_units_of_the_settings():
 def test_a_reader_that_goes_away_is_no_traceback(rltrain_process):
     process = rltrain_process("config", "list")
     process.stdout.close()
-    assert process.wait(timeout=60) in (0, 1)
+    assert process.wait(timeout=180) in (0, 1)
     assert "Traceback" not in process.stderr.read()
 
 
@@ -121,6 +121,6 @@ def test_a_signal_during_start_up_is_one_line(rltrain_process, tmp_path, number,
     with open(tmp_path / "settings.toml", "w"):  # opens once the command has opened it to read
         time.sleep(0.2)
         process.send_signal(number)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=180)
     assert (process.returncode, out, err) == (code, "", f"{number.name}: interrupted\n")
     assert [entry.name for entry in tmp_path.iterdir()] == ["settings.toml"]
