@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
+BETAS = (0.9, 0.999)
 EPSILON = 1e-5  # as PPO implementations use it; 1e-8 lets rarely used weights jump
 
 
@@ -36,12 +37,8 @@ class FlatAdam:
         self.lr = torch.tensor(lr, dtype=torch.float32, device=device)
         self.skipped = torch.zeros((), device=device)  # steps left out because a gradient was not finite
         self.skipped_in_a_row = torch.zeros((), device=device)
-        self.adam = torch.optim.Adam([self.weights], lr=self.lr, eps=EPSILON, fused=True, capturable=device.type == "cuda")
-        self.adam.state[self.weights] = {
-            "step": torch.zeros((), device=device),
-            "exp_avg": torch.zeros_like(self.weights),
-            "exp_avg_sq": torch.zeros_like(self.weights),
-        }
+        self.moments = torch.zeros_like(self.weights.data), torch.zeros_like(self.weights.data)
+        self.made = torch.zeros((), device=device)  # steps
 
     def zero_grad(self) -> None:
         """Set all gradients to 0; backward passes then add to them."""
@@ -61,17 +58,22 @@ class FlatAdam:
         counted = broken * (1.0 - skip)
         self.skipped += counted
         self.skipped_in_a_row.copy_((self.skipped_in_a_row + counted) * torch.maximum(broken, skip))
-        self.adam.found_inf = torch.maximum(broken, skip)  # the fused step reads it on the device
-        self.adam.step()
+        left_out = torch.maximum(broken, skip)
+        self.made += 1.0
+        # torch.optim would import torch's compiler for this one call, which takes seconds at every start
+        torch._fused_adam_(
+            [self.weights.data], [self.weights.grad], *([moment] for moment in self.moments), [], [self.made], lr=self.lr, beta1=BETAS[0],
+            beta2=BETAS[1], weight_decay=0.0, eps=EPSILON, amsgrad=False, maximize=False, grad_scale=None, found_inf=left_out,
+        )  # fmt: skip
+        self.made -= left_out
         return norms
 
     def state(self) -> dict[str, torch.Tensor]:
         """Moments, step count and counters (not the weights), by name."""
-        state = self.adam.state[self.weights]
         return {
-            "exp_avg": state["exp_avg"],
-            "exp_avg_sq": state["exp_avg_sq"],
-            "step": state["step"],
+            "exp_avg": self.moments[0],
+            "exp_avg_sq": self.moments[1],
+            "step": self.made,
             "skipped": self.skipped,
             "skipped_in_a_row": self.skipped_in_a_row,
         }
