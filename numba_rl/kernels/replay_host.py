@@ -10,11 +10,13 @@ import math
 import numpy as np
 from numba import float32, float64, int64, njit
 
+from numba_rl.kernel_cache import cached
 from numba_rl.kernels import replay_layout as at
 from numba_rl.kernels.replay_rules import beta_at, priority_of, raw_weight, rewritten
 from numba_rl.rules import philox
 
 
+@cached
 @njit(error_model="numpy")
 def _child(values, base, count, mass):
     """(child, mass left in it) of values[base : base + count]: the first whose running sum exceeds the mass, else the last not zero."""
@@ -29,6 +31,7 @@ def _child(values, base, count, mass):
     return last, inside
 
 
+@cached
 @njit(error_model="numpy")
 def slot_at(leaves, sums, tops, leaf_fan, node_fan, mass):
     """The slot under a mass of [0, total), -1 if every priority is zero."""
@@ -41,6 +44,7 @@ def slot_at(leaves, sums, tops, leaf_fan, node_fan, mass):
     return int64(node * leaf_fan + leaf)
 
 
+@cached
 @njit(error_model="numpy")
 def locate(leaves, sums, tops, leaf_fan, node_fan, masses, slots):
     """slots i64 [n]: the slot under each mass f64 [n]."""
@@ -48,6 +52,7 @@ def locate(leaves, sums, tops, leaf_fan, node_fan, masses, slots):
         slots[k] = slot_at(leaves, sums, tops, leaf_fan, node_fan, masses[k])
 
 
+@cached
 @njit(error_model="numpy")
 def draw(leaves, sums, tops, top_peaks, leaf_fan, node_fan, capacity, counters, settings, mode, order, cumulated, ranked, seed,
          slots, raw, weights, stamp, peak):  # fmt: skip
@@ -95,6 +100,7 @@ def draw(leaves, sums, tops, top_peaks, leaf_fan, node_fan, capacity, counters, 
     counters[at.DRAWN] += count
 
 
+@cached
 @njit(error_model="numpy")
 def gather(rows, slots, padded, stacked, actions, rewards, discounts, flags):
     """Copies the rows of `slots` into a batch (all i32, bits of float32 where that is meant)."""
@@ -109,6 +115,7 @@ def gather(rows, slots, padded, stacked, actions, rewards, discounts, flags):
         flags[q] = row[2 * padded + 3]
 
 
+@cached
 @njit(error_model="numpy")
 def _resum_node(node, leaves, sums, peaks, leaf_fan):
     total = 0.0
@@ -120,6 +127,7 @@ def _resum_node(node, leaves, sums, peaks, leaf_fan):
     peaks[node] = peak
 
 
+@cached
 @njit(error_model="numpy")
 def _resum_top(top, sums, peaks, tops, top_peaks, node_fan):
     total = 0.0
@@ -131,6 +139,7 @@ def _resum_top(top, sums, peaks, tops, top_peaks, node_fan):
     top_peaks[top] = peak
 
 
+@cached
 @njit(error_model="numpy")
 def resum_slots(first, count, leaves, sums, peaks, tops, top_peaks, leaf_fan, node_fan, capacity):
     """Recomputes everything above the `count` slots from `first` on, around the end of the ring. count <= capacity."""
@@ -143,6 +152,7 @@ def resum_slots(first, count, leaves, sums, peaks, tops, top_peaks, leaf_fan, no
                 _resum_top(top, sums, peaks, tops, top_peaks, node_fan)
 
 
+@cached
 @njit(error_model="numpy")
 def update(slots, errors, stamp, peak, leaves, sums, peaks, tops, top_peaks, leaf_fan, node_fan, capacity, counters, settings):
     """New priorities from td errors f32 [B] for slots i64 [B]; rules as in replay_update."""
@@ -178,6 +188,7 @@ def update(slots, errors, stamp, peak, leaves, sums, peaks, tops, top_peaks, lea
             _resum_top(slots[k] // (leaf_fan * node_fan), sums, peaks, tops, top_peaks, node_fan)
 
 
+@cached
 @njit(error_model="numpy")
 def first_priorities(errors, peak, settings, counters, priorities):
     """Priorities f32 [n] of new items from td errors f32 [n]; NaN and infinite ones take `peak` and are counted."""
