@@ -113,8 +113,8 @@ class DqnConfig(_Section):
     hidden: tuple[Count, ...] = (256, 256)  # hidden layers
     head: Count = 128  # width of the value and advantage layers
     quantiles: Count = 8  # of iqn: levels drawn for a target and for a prediction, and averaged over to act
-    gamma: Share = 0.99  # discount of a step
-    n_step: Count = 1  # steps of a return
+    gamma: Share = 0.95  # discount of a step
+    n_step: Count = 10  # steps of a return
     lr: Positive = 1e-4  # learning rate of Adam
     loss: Literal["huber", "squared"] = "huber"  # of the TD error
     double: bool = True  # the online network picks the next action, the target network values it
@@ -126,7 +126,7 @@ class DqnConfig(_Section):
     max_grad_norm: Positive = 10.0  # larger gradients are scaled down to it
     epsilon_start: Share | None = None  # share of random actions at the start; None: 1, or 0 for noisy, which explores by itself
     epsilon_end: Share | None = None  # share of random actions at the end; None: 0.05, or 0 for noisy
-    epsilon_steps: Count = 500_000  # environment steps from start to end
+    epsilon_steps: Count = 150_000  # environment steps from start to end
     selection: Literal["epsilon", "softmax"] = "epsilon"  # how actions are drawn while collecting
     temperature: Positive = 1.0  # of softmax selection
 

@@ -26,7 +26,7 @@ def market():
 
 def dqn(market, **changes):
     sizes = {
-        "algorithm": "dqn", "episodes.count": 4, "episodes.launch": 8, "dqn.hidden": (8,), "dqn.head": 8, "dqn.batch": 8, "replay.capacity": 64,
+        "algorithm": "dqn", "episodes.count": 4, "episodes.launch": 8, "dqn.hidden": (8,), "dqn.head": 8, "dqn.batch": 8, "dqn.n_step": 2, "replay.capacity": 64,
     }  # fmt: skip
     config = settings.replace(Config(), sizes | {f"dqn.{name}": value for name, value in changes.items()})
     return Dqn(config, BatchedCollector(market, config), market.regime)
