@@ -41,4 +41,7 @@ def go_on(path: str, given: dict[str, tuple[str, Any]], algorithm: str | None = 
         say_market(market)
         run.save_config(config)
         run.begin()
-        work(config, run, market, resume=True)
+        started = run.has_results
+        if not started:
+            click.echo(f"note: {path} was ended before its first checkpoint; training begins anew")
+        work(config, run, market, resume=started)

@@ -194,22 +194,29 @@ class RunDir:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
-            if self._fresh and isinstance(error, KeyboardInterrupt | UserError) and not self._has_results():
+            if self._fresh and isinstance(error, KeyboardInterrupt | UserError) and not self.has_results:
                 _clear(self.path)
                 (self.path / ".lock").unlink()
                 with contextlib.suppress(OSError):  # it is the user's where they put something into it
                     self.path.rmdir()
             elif self._begun and self.meta()["status"] == "running":
-                if error is None:
-                    self.finish("finished")
-                elif isinstance(error, KeyboardInterrupt):
-                    self.finish("interrupted", str(error) or "SIGINT")
-                else:
-                    self.finish("failed", f"{type(error).__name__}: {' '.join(str(error).split())}")
+                self._settle(error)
         finally:
             self.close()
 
-    def _has_results(self) -> bool:
+    def _settle(self, error: BaseException | None) -> None:
+        if error is None:
+            self.finish("finished")
+            return
+        with contextlib.suppress(OSError):  # a full disk: what ended the run is what has to be said
+            if isinstance(error, KeyboardInterrupt):
+                self.finish("interrupted", str(error) or "SIGINT")
+            else:
+                self.finish("failed", f"{type(error).__name__}: {' '.join(str(error).split())}")
+
+    @property
+    def has_results(self) -> bool:
+        """Whether there is anything that training left: a checkpoint, a row of metrics, a fold."""
         return self.metrics.exists() or any(self.checkpoints.glob("*.safetensors")) or any(self.folds.glob("*/meta.json"))
 
     def _write_meta(self, meta: dict[str, Any]) -> None:

@@ -41,7 +41,7 @@ def finish(process, seconds=120) -> int:
 
 def error_of(run: Path) -> str:
     """What ended the training in `run` with exit code 2 or 1."""
-    return (run.parent / f"{run.name}.error").read_text()
+    return Path(f"{run}.error").read_text()
 
 
 def rows(run: Path) -> int:
@@ -89,7 +89,8 @@ def _train(run, changes, resume, limit):
         if limit is not None and figures["step"] >= 2 * EPOCH:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
-    failed = Path(run).with_suffix(".error")
+    failed = Path(f"{run}.error")
+    failed.write_text("")
     try:
         with contextlib.ExitStack() as stack:
             opened = stack.enter_context(RunDir.open(run) if resume else RunDir.create(run, config))
@@ -100,7 +101,7 @@ def _train(run, changes, resume, limit):
     except UserError as error:
         failed.write_text(str(error))
         sys.exit(2)
-    except BaseException:
+    except Exception:
         failed.write_text(traceback.format_exc())
         sys.exit(1)
     if stop.requested:

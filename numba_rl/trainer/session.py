@@ -132,7 +132,12 @@ class _Session:
                 patience = self.config.guard.plateau_patience
                 if reason is None and patience and self.stale >= patience:
                     reason = "plateau"
-            tracker.add(figures, step=trainer.steps, epoch=trainer.epochs, seconds=self._seconds())
+            try:
+                tracker.add(figures, step=trainer.steps, epoch=trainer.epochs, seconds=self._seconds())
+            except UserError:  # the disk is full: what was learned is kept if there is still room for it
+                with contextlib.suppress(UserError):
+                    self._save("latest")
+                raise
             self.progress({"seconds": self._seconds()} | _shown(trainer.steps, figures))
             if trainer.epochs % settings.checkpoint_every == 0 and reason is None:
                 self._save("latest")

@@ -4,10 +4,12 @@ A resumed run appends: its rows carry the next number in the column `segment`, a
 the step it resumed at. Figures that an epoch lacks are empty in the CSV.
 """
 
+import contextlib
 import csv
 import io
 import math
 import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -31,16 +33,14 @@ class Tracker:
             new = not metrics.exists() or metrics.stat().st_size == 0
             if not new:
                 self._columns = _mend(metrics)
-            self._file = metrics.open("a", encoding="utf-8", newline="")
+            self._file = metrics.open("ab", buffering=0)  # a write that failed must not come again when it is closed
         except OSError as error:
             raise UserError(f"{metrics}: cannot be written: {error.strerror}") from None
         if new:
             self._write(self._columns)
         self._board = None
         if tensorboard is not None:
-            from torch.utils.tensorboard import SummaryWriter
-
-            self._board = SummaryWriter(str(tensorboard), purge_step=step or None, flush_secs=_FLUSH_SECONDS)
+            self._board = _board(tensorboard, step)
 
     def add(self, figures: Mapping[str, float], *, step: int, epoch: int, seconds: float) -> None:
         """One epoch's figures; nan is left empty in the CSV and out of TensorBoard. UserError: the disk is full."""
@@ -48,30 +48,62 @@ class Tracker:
         row |= {name: f"{value:.9g}" for name, value in figures.items() if not math.isnan(value)}
         self._write([row.get(name, "") for name in self._columns])
         if self._board is not None:
-            for name, value in figures.items():
-                if not math.isnan(value):
-                    self._board.add_scalar(name, value, step)
+            with self._board_written():
+                for name, value in figures.items():
+                    if not math.isnan(value):
+                        self._board.add_scalar(name, value, step)
 
     def _write(self, cells) -> None:
         line = io.StringIO()
         csv.writer(line, lineterminator="\n").writerow(cells)
+        left = line.getvalue().encode()
         try:
-            self._file.write(line.getvalue())  # one write a row: a kill leaves whole rows but for the last
-            self._file.flush()
+            while left:  # one write a row, unless the disk is almost full: a kill leaves whole rows but for the last
+                left = left[self._file.write(left) :]
         except OSError as error:
             raise UserError(f"{self.path}: cannot be written: {error.strerror}; make room and resume") from None
 
+    @contextlib.contextmanager
+    def _board_written(self):
+        try:
+            yield
+        except OSError as error:
+            folder = self._board.log_dir
+            self._board = None
+            raise UserError(f"{folder}: event files cannot be written: {error.strerror}; make room, or resume without them") from None
+
     def close(self) -> None:
-        """Write out what is buffered."""
+        """Write out what is buffered. UserError: the disk is full."""
         self._file.close()
         if self._board is not None:
-            self._board.close()
+            with self._board_written():
+                self._board.close()
 
     def __enter__(self):
         return self
 
     def __exit__(self, kind, error, trace) -> None:
-        self.close()
+        try:
+            self.close()
+        except UserError:
+            if error is None:  # else what ended the training is what matters
+                raise
+
+
+def _board(folder: Path, step: int):
+    """A writer of event files. Its thread hands errors on by itself, so it need not print them as well."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    before = set(threading.enumerate())
+    board = SummaryWriter(str(folder), purge_step=step or None, flush_secs=_FLUSH_SECONDS)
+    own, print_error = set(threading.enumerate()) - before, threading.excepthook
+
+    def hook(failure):
+        if failure.thread not in own or not isinstance(failure.exc_value, OSError):
+            print_error(failure)
+
+    threading.excepthook = hook
+    return board
 
 
 def _mend(metrics: Path) -> list[str]:
