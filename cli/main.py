@@ -38,9 +38,9 @@ def _run(words: list[str], debug: bool) -> int:
     import click
 
     from numba_rl.errors import UserError
-    from numba_rl.signals import raise_on_sigterm
+    from numba_rl.signals import raise_on_signals
 
-    raise_on_sigterm()
+    raise_on_signals()
     try:
         with rltrain.make_context("rltrain", words) as context:
             rltrain.invoke(context)

@@ -2,16 +2,24 @@
 
 Until the trainer polls for the first time there is nothing to save, so a signal during start-up (imports, reading data,
 compiling) ends the command at once by raising ``Interrupted``, a KeyboardInterrupt that knows its exit code.
+
+Python drops an exception that is raised in a callback from C (the compiler's cache has such), in a finalizer or in a weak reference's
+callback, and tells ``sys.unraisablehook``. An interrupt lost in this way is sent once more a moment later, until one arrives.
 """
 
 import contextlib
 import os
 import signal
+import sys
 import threading
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Self
 
 EXIT_CODES = {"SIGINT": 130, "SIGTERM": 143}
+_AGAIN = 0.05  # seconds until a lost interrupt is sent again: the callback that dropped it has ended by then
+
+_repeated: set[int] = set()  # numbers of the signals that are being sent again
 
 
 class Interrupted(KeyboardInterrupt):
@@ -23,13 +31,37 @@ class Interrupted(KeyboardInterrupt):
         self.exit_code = EXIT_CODES[name]
 
 
-def raise_on_sigterm() -> None:
-    """Have SIGTERM raise ``Interrupted`` from now on, as SIGINT raises KeyboardInterrupt by itself. Main thread only."""
-    signal.signal(signal.SIGTERM, _raise)
+def raise_on_signals() -> None:
+    """Have SIGINT and SIGTERM raise ``Interrupted`` from now on. Main thread only."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _raise)
+    _watch_lost()
 
 
 def _raise(number: int, _frame: FrameType | None) -> None:
+    _repeated.discard(number)
     raise Interrupted(signal.Signals(number).name)
+
+
+def _watch_lost() -> Callable:
+    """Install the hook that sends lost interrupts again; the hook it took the place of."""
+    before = sys.unraisablehook
+    if getattr(before, "sends_again", False):
+        return before
+
+    def hook(lost) -> None:
+        if not isinstance(lost.exc_value, Interrupted):
+            before(lost)
+            return
+        number = signal.Signals[lost.exc_value.name]
+        _repeated.add(number)
+        timer = threading.Timer(_AGAIN, signal.pthread_kill, (threading.main_thread().ident, number))
+        timer.daemon = True
+        timer.start()
+
+    hook.sends_again = True
+    sys.unraisablehook = hook
+    return before
 
 
 class StopRequest:
@@ -43,6 +75,7 @@ class StopRequest:
         self._requested: str | None = None
         self._polled = False
         self._previous: dict[int, Any] = {}
+        self._hook: Callable | None = None
 
     @property
     def requested(self) -> str | None:
@@ -58,15 +91,23 @@ class StopRequest:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._previous[number] = signal.signal(number, self._handle)
+            self._hook = _watch_lost()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         self._previous.clear()
+        if self._hook is not None:
+            sys.unraisablehook = self._hook
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number).name
+        if number in _repeated:  # nobody pressed a key again; a loop that polls by now has seen the request
+            if not self._polled:
+                _raise(number, frame)
+            _repeated.discard(number)
+            return
         if self._requested is not None:
             _say("stopped at once; the last checkpoint is intact\n")
             os._exit(EXIT_CODES[name])

@@ -60,6 +60,70 @@ def test_before_the_first_poll_a_signal_raises_at_once():
     assert isinstance(caught.value, KeyboardInterrupt)
 
 
+LOSES = """
+    import ctypes, os, signal, sys, time
+    from numba_rl.signals import Interrupted, StopRequest, raise_on_signals
+    def press():
+        os.kill(os.getpid(), signal.{name})
+        for _ in range(1000):
+            pass
+    class Finalized:
+        def __del__(self):
+            press()
+    raise_on_signals()
+    try:
+        {enter}
+        {lose}
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            time.sleep(0.01)
+    except Interrupted as interrupt:
+        print(interrupt, "arrived")
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("enter", ["pass", "StopRequest().__enter__()"])
+@pytest.mark.parametrize("lose", ["ctypes.CFUNCTYPE(None)(press)()", "Finalized()"])
+def test_an_interrupt_that_a_callback_drops_arrives_all_the_same(name, enter, lose):
+    code = textwrap.dedent(LOSES).format(name=name, enter=enter, lose=lose)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == (f"{name} arrived\n", "")
+
+
+def test_a_lost_interrupt_that_the_loop_has_seen_is_not_the_second_one():
+    code = """
+        import ctypes, os, signal, time
+        from numba_rl.signals import StopRequest
+        def press():
+            os.kill(os.getpid(), signal.SIGINT)
+            for _ in range(1000):
+                pass
+        with StopRequest() as stop:
+            ctypes.CFUNCTYPE(None)(press)()
+            assert stop.requested == "SIGINT"
+            time.sleep(0.5)
+        print("saved")
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("saved\n", "", 0)
+
+
+def test_other_lost_exceptions_go_to_the_hook_of_before(monkeypatch):
+    seen = []
+    monkeypatch.setattr(sys, "unraisablehook", seen.append)
+
+    class Broken:
+        def __del__(self):
+            raise ValueError("mine")
+
+    with StopRequest():
+        Broken()
+    assert [str(lost.exc_value) for lost in seen] == ["mine"]
+    Broken()
+    assert len(seen) == 2
+
+
 def test_the_handlers_of_before_come_back():
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     with StopRequest():

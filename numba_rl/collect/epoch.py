@@ -18,10 +18,11 @@ class Epochs:
     state float32 [8], exact int64 [2] (episodes, steps), figures float32 [12], reset int32 [1] (bits asked for): on the device.
     """
 
-    def __init__(self, collector, returns):
-        """collector: fused or batched; returns float32 [T]: log close return of each bar (column 0 of market.regime)."""
+    def __init__(self, collector, returns, *, simulate=False):
+        """collector: fused or batched; returns float32 [T]: log close return of each bar (column 0 of market.regime). simulate:
+        on the CPU, by the kernels in the simulator."""
         self.collector, self.device = collector, collector.device
-        self._on_cpu = self.device.type == "cpu" and not SIMULATED
+        self._on_cpu = self.device.type == "cpu" and not simulate
 
         def zeros(*shape, dtype=torch.float32):
             return torch.zeros(shape, dtype=dtype, device=self.device)

@@ -22,6 +22,7 @@ from numba_rl.trainer.dqn_fused import FusedLearner, fits
 from numba_rl.trainer.dqn_networks import build_q_network, kind_of
 from numba_rl.trainer.dqn_update import Learner
 from numba_rl.trainer.episodes import Episodes
+from numba_rl.trainer.guard import Guard
 from numba_rl.trainer.precision import resolve
 
 STEPS_PER_UPDATE = 128  # of the environments, where dqn.updates is not set
@@ -62,6 +63,7 @@ class Dqn:
         self.updates = dqn.updates or max(1, self.steps_per_epoch // STEPS_PER_UPDATE)
         self.episodes = Episodes(collector.episodes, self.device)
         self.report: dict[str, torch.Tensor] = {}
+        self.observe: Callable = lambda rollout: None  # called with each rollout, where a GPU captures it as well
         self.epochs = 0
         self._graphs: dict = {}  # "play", and the updates by their number
         self._played_here = False
@@ -70,6 +72,11 @@ class Dqn:
     def network(self):
         """The online network."""
         return self.learner.network
+
+    @property
+    def guard(self) -> Guard | None:
+        """What judges the updates; None where they are judged an epoch at a time."""
+        return getattr(self.learner, "guard", None)
 
     @property
     def precision(self) -> str:
@@ -119,6 +126,7 @@ class Dqn:
 
     def _play(self) -> None:
         rollout = self.collector.collect(self._values, choose=self.chooser)
+        self.observe(rollout)
         rewards = rollout.rewards
         with torch.no_grad():
             if self.curiosity is not None:
@@ -186,6 +194,11 @@ class Dqn:
         """The policy as it is now, on the CPU, for validation; on the CPU path it shares the weights and is good until the next epoch."""
         network = self.network if self.device.type == "cpu" else copy.deepcopy(self.network).cpu()
         return Policy(network, self.config, market.scaling)
+
+    @property
+    def acting_network(self) -> torch.nn.Module:
+        """The network that chooses actions, on the device."""
+        return self.network
 
     def networks(self) -> dict[str, torch.Tensor]:
         """The trained weights by layer name."""

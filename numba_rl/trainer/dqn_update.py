@@ -16,6 +16,7 @@ from numba_rl.kernels import noise as kernel
 from numba_rl.replay import Batch, PrioritizedReplay
 from numba_rl.trainer import dqn_losses as losses
 from numba_rl.trainer.dqn_networks import NoisyLinear, QNetwork
+from numba_rl.trainer.guard import Guard
 from numba_rl.trainer.optimizer import FlatAdam
 from numba_rl.trainer.precision import reduced
 
@@ -88,6 +89,7 @@ class Learner:
         self.target_noise = Noise(self.target, config.train.seed, kernel.TARGET)
         self.sums = torch.zeros(len(SUMS), device=self.device)
         self.skip = torch.zeros((), device=self.device)
+        self.guard = Guard(config.guard, self.device)
 
     @torch.no_grad()
     def acting(self, states: torch.Tensor) -> torch.Tensor:
@@ -101,23 +103,27 @@ class Learner:
         for _ in range(count):
             self.optimizer.zero_grad()
             for _ in range(dqn.accumulate):
-                self._batch(self.replay.sample(dqn.batch))
-            self._step()
+                loss, q = self._batch(self.replay.sample(dqn.batch))
+            self._step(loss, q)
 
-    def _batch(self, batch: Batch) -> None:
-        """Add a batch's gradient, and give it its new priorities."""
+    def _batch(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Add a batch's gradient, and give it its new priorities unless it is not finite; its loss and the values of its actions."""
         loss, errors, q = self.loss(batch)
         (loss / self.config.accumulate).backward()
-        self.replay.update(batch, errors)
+        sound = torch.linalg.vector_norm(self.optimizer.weights.grad).isfinite() & loss.detach().isfinite()
+        self.replay.update(batch, torch.where(sound, errors, math.nan))
         row = torch.stack([loss.detach(), errors.abs().mean(), q.detach().mean()]) / self.config.accumulate
         self.sums[:3] += torch.where(row.isfinite(), row, torch.zeros_like(row))
+        return loss, q
 
-    def _step(self) -> None:
-        norms = self.optimizer.step(skip=self.skip)
-        self.target_weights.lerp_(self.optimizer.weights.detach(), self.config.target_rate)
-        finite = norms[0].isfinite()
-        self.sums[3] += torch.where(finite, norms[0], torch.zeros_like(norms[0]))
-        self.sums[4] += finite.float()
+    def _step(self, loss: torch.Tensor, q: torch.Tensor) -> None:
+        skip = torch.maximum(self.skip, self.guard.halted[0])
+        norms = self.optimizer.step(skip=skip)
+        self.guard.check(loss, norms, q, skip)
+        made = norms[0].isfinite().float() * (1.0 - skip)
+        self.target_weights.lerp_(self.optimizer.weights.detach(), self.config.target_rate * made)
+        self.sums[3] += torch.where(made > 0, norms[0], torch.zeros_like(norms[0]))
+        self.sums[4] += made
 
     def loss(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(weighted loss, td errors [B], values of the actions taken [B])."""
@@ -161,9 +167,9 @@ class Learner:
         with _aside(self.device):  # autograd remembers streams, and a capture must not meet the current one
             for _ in range(2):
                 self.optimizer.zero_grad()
-                loss, _, _ = self.loss(self.replay.batch(self.config.batch))
+                loss, _, q = self.loss(self.replay.batch(self.config.batch))
                 (loss / self.config.accumulate).backward()
-                self._step()
+                self._step(loss, q)
         self.skip.zero_()
         for tensor, value in zip(kept, before, strict=True):
             tensor.copy_(value)
@@ -193,6 +199,7 @@ class Learner:
         state = dict(self.network.state_dict())
         state |= {f"target/{name}": tensor for name, tensor in self.target.state_dict().items()}
         state |= {f"optimizer/{name}": tensor for name, tensor in self.optimizer.state().items()}
+        state |= {f"guard/{name}": tensor for name, tensor in self.guard.state().items()}
         return state | {"noise/online": self.noise.counter, "noise/target": self.target_noise.counter}
 
     def load(self, state) -> None:
@@ -200,6 +207,7 @@ class Learner:
         self.network.load_state_dict({name: state[name] for name in self.network.state_dict()})
         self.target.load_state_dict({name: state[f"target/{name}"] for name in self.target.state_dict()})
         self.optimizer.load({name: state[f"optimizer/{name}"] for name in self.optimizer.state()})
+        self.guard.load({name.removeprefix("guard/"): tensor for name, tensor in state.items() if name.startswith("guard/")})
         self.noise.counter.copy_(state["noise/online"])
         self.target_noise.counter.copy_(state["noise/target"])
 

@@ -29,6 +29,7 @@ class FusedPpo:
     name = "ppo"
     FIGURES = FIGURES
     replay = None
+    guard = None  # updates are judged an epoch at a time
     precision = "bf16"
 
     def __init__(self, config: Config, collector: FusedCollector, poll: Callable[[], None] = lambda: None, **block):
@@ -51,6 +52,7 @@ class FusedPpo:
         self._weights = [torch.zeros(part.shape, device=self.device) for layer in self._actor_layers for part in (layer.weight, layer.bias)]
         self.episodes = Episodes(collector.episodes, self.device)
         self.report: dict[str, torch.Tensor] = {}
+        self.observe: Callable = lambda rollout: None  # called with each rollout, where a GPU captures it as well
         self.epochs = 0
         self._graph, self._warm = None, False
         self._lr = config.ppo.lr
@@ -110,6 +112,7 @@ class FusedPpo:
     def _iteration(self) -> None:
         r, steps = self.collector.rollout, self.collector.steps
         self.collect()
+        self.observe(r)
         self.update.update(
             r.bars.reshape(-1), r.account[:steps].view(-1, 3), *(part.view(-1) for part in (r.actions, r.log_probs, self.advantages, self.returns))
         )
@@ -178,6 +181,11 @@ class FusedPpo:
         actor = build_actor(self.config, self.collector.features.shape[1])
         actor.load_state_dict({name: tensor.cpu() for name, tensor in self.actor.state_dict().items()})
         return Policy(actor, self.config, market.scaling)
+
+    @property
+    def acting_network(self) -> torch.nn.Module:
+        """The network that chooses actions, on the device."""
+        return self.actor
 
     def networks(self) -> dict[str, torch.Tensor]:
         """The trained weights by layer name."""

@@ -21,6 +21,7 @@ from numba_rl.trainer import losses
 from numba_rl.trainer.checkpoint import Policy
 from numba_rl.trainer.curiosity import Curiosity
 from numba_rl.trainer.episodes import Episodes
+from numba_rl.trainer.guard import Guard
 from numba_rl.trainer.networks import build_actor, build_critic
 from numba_rl.trainer.optimizer import FlatAdam
 from numba_rl.trainer.precision import reduced, resolve
@@ -85,8 +86,10 @@ class Ppo:
         self.turn = torch.zeros(1, dtype=torch.int64, device=self.device)  # passes made: the number of the next permutation
         self.stopped = torch.zeros((), device=self.device)  # 1 once the KL divergence has ended this epoch's update
         self.sums = torch.zeros(len(SUMS), device=self.device)
+        self.guard = Guard(config.guard, self.device)
         self.episodes = Episodes(collector.episodes, self.device)
         self.report: dict[str, torch.Tensor] = {}
+        self.observe: Callable = lambda rollout: None  # called with each rollout, where a GPU captures it as well
         self.epochs = 0
 
     @property
@@ -103,6 +106,7 @@ class Ppo:
         """One rollout and the update on it."""
         self.optimizer.lr.fill_(learning_rate(self.config, self.steps))
         rollout = self.collector.collect(self._act)
+        self.observe(rollout)
         rewards = self._rewards(rollout)
         batch, values = self._batch(rollout, rewards)
         self._update(batch)
@@ -200,13 +204,16 @@ class Ppo:
         with reduced(self.precision, self.device):
             values = self.critic(batch.states).squeeze(1)
         value = losses.value_loss(values, batch.returns)
-        (policy.loss - self.entropy_coef * entropy + ppo.value_coef * value).backward()
-        norms = self.optimizer.step(skip=self.stopped)
+        loss = policy.loss - self.entropy_coef * entropy + ppo.value_coef * value
+        loss.backward()
+        skip = torch.maximum(self.stopped, self.guard.halted[0])
+        norms = self.optimizer.step(skip=skip)
+        self.guard.check(loss, norms, values, skip)
         with torch.no_grad():
             count = torch.full_like(value, len(batch.actions))
             row = [policy.loss, value, entropy, policy.approx_kl, policy.clip_fraction, *norms, count, torch.ones_like(value), policy.overflows]
             row = torch.stack(row).detach()
-            live = (self.stopped == 0) & row.isfinite().all()
+            live = (skip == 0) & row.isfinite().all()
             self.sums += torch.where(live, row, torch.zeros_like(row))
         return policy.approx_kl
 
@@ -239,6 +246,11 @@ class Ppo:
         actor = self.actor if self.device.type == "cpu" else copy.deepcopy(self.actor).cpu()
         return Policy(actor, self.config, market.scaling)
 
+    @property
+    def acting_network(self) -> torch.nn.Module:
+        """The network that chooses actions, on the device."""
+        return self.actor
+
     def networks(self) -> dict[str, torch.Tensor]:
         """The trained weights by layer name."""
         return {**self.actor.state_dict(), **self.critic.state_dict()}
@@ -248,6 +260,7 @@ class Ppo:
         state = {**self.networks(), "ppo/turn": self.turn, "ppo/epochs": torch.tensor([self.epochs]), "ppo/episodes": self.episodes.carried}
         state |= {f"optimizer/{name}": tensor for name, tensor in self.optimizer.state().items()}
         state |= {f"collector/{name}": array for name, array in self.collector.state_dict().items()}
+        state |= {f"guard/{name}": tensor for name, tensor in self.guard.state().items()}
         if self.curiosity is not None:
             state |= self.curiosity.model.state_dict()
             state |= {f"curiosity/{name}": tensor for name, tensor in self.curiosity.optimizer.state().items()}
@@ -263,6 +276,7 @@ class Ppo:
         self.critic.load_state_dict({name: state[name] for name in self.critic.state_dict()})
         self.optimizer.load(under("optimizer/"))
         self.collector.load_state_dict({name: value.numpy() for name, value in under("collector/").items()})
+        self.guard.load(under("guard/"))
         self.turn.copy_(state["ppo/turn"])
         self.episodes.carried.copy_(state["ppo/episodes"])
         self.epochs = int(state["ppo/epochs"])

@@ -17,19 +17,25 @@ import torch
 
 from numba_rl import gpu
 from numba_rl.collect.batched import BatchedCollector
+from numba_rl.collect.epoch import Epochs
 from numba_rl.config import Config
 from numba_rl.data.market import Market
 from numba_rl.errors import CheckpointError, ConfigError, UserError
+from numba_rl.kernels.guard import NONE
+from numba_rl.kernels.monitor import FIGURES as MONITORED
 from numba_rl.rules.user_reward import load_reward
 from numba_rl.rundir import RunDir
 from numba_rl.settings import check, replace
 from numba_rl.signals import StopRequest
 from numba_rl.trainer import checkpoint, replay_files
+from numba_rl.trainer.dead_units import dead_units, seen_states
 from numba_rl.trainer.dqn import Dqn
+from numba_rl.trainer.guard import Guard, Reading
 from numba_rl.trainer.ppo import Ppo
 from numba_rl.trainer.tracking import Tracker
 
 PATIENCE = 5.0  # seconds that an epoch may go on after a stop was asked for; then it is undone
+GUARDED = ("loss_average", "grad_norm_average", "q_mean", "q_std", "q_min", "q_max", "clipped", "collapsed")  # logged as guard/...
 SNAPSHOT_SECONDS = 1.0  # epochs longer than this are begun with a copy of the state to go back to
 
 _log = logging.getLogger("numba_rl")
@@ -81,7 +87,7 @@ class _Session:
         self.undone = False  # the trainer's state is in the middle of an epoch, not to be saved
 
     def run(self, resume: bool) -> Result:
-        self.trainer = build(self.config, self.market, self._poll, self._warn)
+        self._build(self.config)
         self.started = time.monotonic()
         if resume:
             self._load()
@@ -90,7 +96,8 @@ class _Session:
             self._save("latest")
         trainer = self.trainer
         self.done = trainer.steps, trainer.epochs
-        names = [*trainer.FIGURES, "charts/SPS", "validation/sharpe"]
+        names = [*trainer.FIGURES, *(f"monitor/{name}" for name in MONITORED), *(f"guard/{name}" for name in GUARDED)]
+        names += ["networks/dead_units", "charts/SPS", "validation/sharpe"]
         board = self.run_dir.tensorboard if self.config.train.tensorboard else None
         with Tracker(self.run_dir.metrics, board, names, segment=self.run_dir.segment, step=trainer.steps) as tracker:
             reason = self._loop(tracker)
@@ -99,6 +106,13 @@ class _Session:
         if not self.undone:
             self._save("latest")
         return Result(*self.done, self._seconds(), reason, self.best)
+
+    def _build(self, config: Config) -> None:
+        """The trainer, and what watches it."""
+        self.trainer = build(config, self.market, self._poll, self._warn)
+        self.epochs = Epochs(self.trainer.collector, self.market.regime[:, 0])
+        self.trainer.observe = self.epochs.end
+        self.epoch_guard = Guard(config.guard, torch.device("cpu"))  # of trainers without one of their own
 
     def _loop(self, tracker: Tracker) -> str:
         settings = self.config.train
@@ -110,6 +124,7 @@ class _Session:
             try:
                 self.trainer.epoch()
                 figures = self.trainer.statistics()
+                figures |= {f"monitor/{name}": value for name, value in zip(MONITORED, self.epochs.figures.tolist(), strict=True)}
             except _EpochUndone:
                 if snapshot is not None:
                     self._save("latest", snapshot)
@@ -125,6 +140,8 @@ class _Session:
             last = time.monotonic() - begun
             figures["charts/SPS"] = trainer.steps_per_epoch / last
             self._guard(figures)
+            if trainer.epochs % settings.validate_every == 0:
+                figures["networks/dead_units"] = dead_units(trainer.acting_network, seen_states(trainer.collector))
             reason = self._reason_to_stop()
             ends = reason not in (None, "interrupted")
             if self.validate is not None and (trainer.epochs % settings.validate_every == 0 or ends):
@@ -155,7 +172,7 @@ class _Session:
     def _leave_gpu(self, error: Exception) -> None:
         """Go on on the CPU path from the last checkpoint: what a failed kernel left on the GPU cannot be trusted."""
         self._warn(f"the GPU failed in epoch {self.done[1] + 1} ({_one_line(error)}); training goes on on the CPU path from the last checkpoint")
-        self.trainer = build(_on_cpu(self.config), self.market, self._poll, self._warn)
+        self._build(_on_cpu(self.config))
         self._load()
         self._note()
 
@@ -169,21 +186,42 @@ class _Session:
             raise _EpochUndone
 
     def _guard(self, figures: dict[str, float]) -> None:
-        """UserError once too many updates in a row were skipped, since nothing is learned any more."""
-        guard = self.config.guard
-        skipped = self.trainer.skipped_in_a_row()
-        if not guard.enabled or skipped < guard.max_skipped:
+        """Add the guard's figures. UserError where it halts the training; the last good checkpoint is then restored."""
+        if not self.config.guard.enabled:
             return
+        reading = self._reading(figures)
+        shown = reading.figures | {"clipped": float(reading.clipped), "collapsed": float(reading.collapsed_in_a_row)}
+        figures |= {f"guard/{name}": shown[name] for name in GUARDED}
+        skipped = self.trainer.skipped_in_a_row()
+        if reading.reason == NONE and skipped < self.config.guard.max_skipped:
+            return
+        why = reading.why
+        if skipped >= self.config.guard.max_skipped:
+            why = f"{skipped} updates in a row had to be skipped, {self._cause(figures)}"
+        step, path = self.trainer.steps, self.run_dir.checkpoints / "latest.safetensors"
+        self._load()
+        raise UserError(f"training stopped at step {step:,}: {why}; the last good checkpoint, of step {self.trainer.steps:,}, is {path}")
+
+    def _cause(self, figures: dict[str, float]) -> str:
         if figures.get("rollout/broken_slots", 0) > 0:
-            cause = "the policy's logits are not finite; lower the learning rate"
-        elif not math.isfinite(figures.get("rollout/reward_mean", 0.0)):
-            cause = "rewards are not finite; look at the reward function and the prices"
-        else:
-            cause = "losses or gradients are not finite; lower the learning rate or the reward's scale"
-        raise UserError(
-            f"training stopped at step {self.trainer.steps:,}: {skipped} updates in a row had to be skipped, {cause}; "
-            f"the last good checkpoint is {self.run_dir.checkpoints / 'latest.safetensors'}"
-        )
+            return "the policy's logits are not finite; lower the learning rate"
+        if not math.isfinite(figures.get("rollout/reward_mean", 0.0)) or figures["monitor/non_finite"] > 0:
+            return "rewards are not finite; look at the reward function and the prices"
+        return "losses or gradients are not finite; lower the learning rate or the reward's scale"
+
+    def _reading(self, figures: dict[str, float]) -> Reading:
+        if self.trainer.guard is not None:
+            return self.trainer.guard.read()
+
+        def given(*names):
+            return torch.tensor([figures[name] for name in names if name in figures])
+
+        loss = given("losses/value_loss", "losses/td_loss")
+        if loss.isfinite().all():  # else no update was made in this epoch, which is counted on the device
+            norms = given("losses/grad_norm_actor", "losses/grad_norm_critic", "losses/grad_norm")
+            values = given("losses/q_mean")
+            self.epoch_guard.check(loss, norms, values if len(values) else None)
+        return self.epoch_guard.read()
 
     def _validate(self) -> float:
         with _threads(1):  # one account is one row: waking other threads for it costs more than they do
@@ -200,7 +238,8 @@ class _Session:
     def _state(self):
         """Everything that a checkpoint holds, copied: (tensors, JSON)."""
         trainer = self.trainer
-        tensors = {name: value.clone() if torch.is_tensor(value) else np.copy(value) for name, value in trainer.state().items()}
+        whole = trainer.state() | {f"epochs/{name}": value for name, value in self.epochs.state_dict().items()}
+        tensors = {name: value.clone() if torch.is_tensor(value) else np.copy(value) for name, value in whole.items()}
         progress = {
             "steps": trainer.steps, "epochs": trainer.epochs, "seconds": self._seconds(), "best": self.best, "best_step": self.best_step,
             "stale": self.stale, "device": self.trainer.device.type, "precision": trainer.precision, "threads": torch.get_num_threads(),
@@ -223,6 +262,8 @@ class _Session:
         checkpoint.refuse_changes(saved, self.config, self.market)
         try:
             self.trainer.load(saved.tensors)
+            self.epochs.load_state_dict({name: saved.tensors[f"epochs/{name}"].numpy() for name in self.epochs.state_dict()})
+            self.epoch_guard.reset()
             self.before, self.started = float(saved.metadata["seconds"]), time.monotonic()
             self.best, self.best_step, self.stale = (saved.metadata[name] for name in ("best", "best_step", "stale"))
         except (KeyError, RuntimeError, ValueError, TypeError) as error:
@@ -355,6 +396,6 @@ def _shown(step: int, figures: dict[str, float]) -> dict[str, float]:
     names = {
         "steps_per_second": "charts/SPS", "reward": "rollout/reward_mean", "approx_kl": "losses/approx_kl", "entropy": "losses/entropy",
         "q": "losses/q_mean", "epsilon": "charts/epsilon",
-        "validation_sharpe": "validation/sharpe",
+        "validation_sharpe": "validation/sharpe", "reward_sharpe": "monitor/reward_sharpe",
     }  # fmt: skip
     return {"step": step} | {shown: figures[name] for shown, name in names.items() if name in figures}

@@ -88,13 +88,12 @@ def test_actors_without_a_kernel_and_wrong_layers_are_told_apart(market, network
 
 
 @pytest.mark.parametrize("kind", ["fused", "batched on the CPU path"])
-def test_epoch_state_and_figures_follow_the_rollouts(market, network, kind, monkeypatch):
+def test_epoch_state_and_figures_follow_the_rollouts(market, network, kind):
     if kind == "fused":
         collector = FusedCollector(market, CONFIG, device="cpu", form="warp")
     else:
-        monkeypatch.setattr("numba_rl.collect.epoch.SIMULATED", False)
         collector = BatchedCollector(market, CONFIG)
-    epochs = Epochs(collector, market.regime[:, 0])
+    epochs = Epochs(collector, market.regime[:, 0], simulate=kind == "fused")
     state, exact = epochs.state.numpy().copy(), epochs.exact.numpy().copy()
     for _ in range(2):
         epochs.begin()
@@ -110,6 +109,6 @@ def test_epoch_state_and_figures_follow_the_rollouts(market, network, kind, monk
     epochs.ask_reset(2)
     epochs.begin()
     assert (collector.slots["portfolio"][:, 0] == collector.rules.initial_capital).all() and epochs.state[4] == 1
-    other = Epochs(collector, market.regime[:, 0])
+    other = Epochs(collector, market.regime[:, 0], simulate=kind == "fused")
     other.load_state_dict(epochs.state_dict())
     assert torch.equal(other.state, epochs.state) and torch.equal(other.exact, epochs.exact)

@@ -127,7 +127,7 @@ def test_either_goes_on_where_the_other_stopped():
     other, again = plain(), fused()
     other.load(state)
     assert float(other.optimizer.state()["step"]) == 3
-    back = {name: tensor.clone() for name, tensor in other.state().items()}
+    back = {name: tensor.clone() for name, tensor in other.state().items() if not name.startswith("guard/")}
     assert back.keys() == state.keys() and all(torch.equal(back[name], state[name]) for name in state)
     again.load(back)
     for name in ("weights", "target_weights", "first_moment", "second_moment", "shadow", "target_shadow"):

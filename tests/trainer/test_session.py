@@ -2,11 +2,13 @@
 
 import csv
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from numba_rl import settings
+from numba_rl.config import GuardConfig
 from numba_rl.errors import CheckpointError, ConfigError, UserError
 from numba_rl.signals import StopRequest
 from numba_rl.trainer import checkpoint, session
@@ -183,10 +185,62 @@ def test_rewards_that_are_not_finite_end_the_training_with_a_reason(market, smal
     config = small({"train.steps": 100 * EPOCH, "guard.max_skipped": 30})
     run = new_run(config)
     monkeypatch.setattr(session.Ppo, "_rewards", lambda self, rollout: torch.full_like(rollout.rewards, math.nan))
-    with pytest.raises(UserError, match="36 updates in a row had to be skipped, rewards are not finite") as caught:
+    with pytest.raises(UserError, match="30 updates in a row had to be skipped, rewards are not finite") as caught:
         session.train(config, run, market)
     assert "\n" not in str(caught.value)
     assert all(weight.isfinite().all() for name, weight in tensors(run).items() if name.startswith("policy"))
+
+
+def test_an_epoch_is_monitored_and_guarded(market, small, new_run):
+    config = small({"train.steps": 4 * EPOCH, "train.validate_every": 2})
+    run, shown = new_run(config), []
+    session.train(config, run, market, progress=shown.append)
+    for number, row in enumerate(rows(run), 1):
+        assert float(row["monitor/steps"]) == EPOCH and float(row["monitor/non_finite"]) == 0
+        assert sum(float(row[f"monitor/{name}"]) for name in session.MONITORED[5:10]) == EPOCH
+        assert float(row["monitor/reward_mean"]) == pytest.approx(float(row["rollout/reward_mean"]), abs=1e-6)
+        assert float(row["guard/q_min"]) <= float(row["guard/q_mean"]) <= float(row["guard/q_max"])
+        assert float(row["guard/grad_norm_average"]) > 0
+        assert (row["networks/dead_units"] != "") == (number % 2 == 0)
+    assert shown[-1]["reward_sharpe"] == pytest.approx(float(rows(run)[-1]["monitor/reward_sharpe"]), rel=1e-6)
+    state = tensors(run)
+    assert state["epochs/exact"].tolist()[1] == 4 * EPOCH
+    assert state["guard/counts"][0] == 4 * 4 * 3  # updates judged
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"guard.collapse_norm": 1e9, "guard.collapse_steps": 30}, "gradient's norm stayed below"),
+        ({"guard.q_divergence": 1e-9, "guard.q_interval": 25}, "values diverged"),
+    ],
+)
+def test_a_halt_restores_the_last_good_checkpoint_and_says_why(market, small, new_run, monkeypatch, changes, why):
+    config = small({"train.steps": 100 * EPOCH, "train.checkpoint_every": 1} | changes)
+    run, sessions, real = new_run(config), [], session._Session._build
+    monkeypatch.setattr(session._Session, "_build", lambda self, config: (sessions.append(self), real(self, config))[1])
+    with pytest.raises(UserError, match=why) as caught:
+        session.train(config, run, market)
+    assert "\n" not in str(caught.value) and "the last good checkpoint, of step" in str(caught.value)
+    trainer, saved = sessions[0].trainer, tensors(run)
+    assert 0 < trainer.steps or "diverged" in why
+    assert all(torch.equal(weights, saved[name]) for name, weights in trainer.networks().items())
+    assert trainer.steps == checkpoint.load(run.checkpoints / "latest.safetensors").metadata["steps"]
+
+
+def test_a_guard_that_is_switched_off_says_nothing(market, small, new_run):
+    config = small({"train.steps": 3 * EPOCH, "guard.enabled": False, "guard.collapse_norm": 1e9, "guard.collapse_steps": 1})
+    run = new_run(config)
+    assert session.train(config, run, market).reason == "finished"
+    assert rows(run)[0]["guard/q_mean"] == ""
+
+
+def test_a_trainer_without_a_guard_is_judged_an_epoch_at_a_time():
+    guard = session.Guard(GuardConfig(collapse_steps=3), torch.device("cpu"))
+    stand_in = SimpleNamespace(trainer=SimpleNamespace(guard=None), epoch_guard=guard)
+    figures = {"losses/value_loss": 1.0, "losses/grad_norm_actor": 0.0, "losses/grad_norm_critic": 1e-9}
+    seen = [session._Session._reading(stand_in, figures | {"losses/value_loss": loss}).why for loss in (1.0, math.nan, 1.0, 1.0)]
+    assert seen[:3] == [None] * 3 and "for 3 updates" in seen[3]
 
 
 def test_what_cannot_be_trained_here_is_refused_at_once(market, small, new_run):
