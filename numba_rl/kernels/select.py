@@ -41,13 +41,15 @@ THREADS = 64
 def best_of(q, row, first, count):
     """Place 0..count - 1 of the largest of q[row, first : first + count], the first of equals; -1 with a NaN or no finite largest."""
     best = 0
-    for index in range(count):
+    top = q[row, first]
+    broken = math.isnan(top)
+    for index in range(1, count):
         value = q[row, first + index]
-        if math.isnan(value):
-            return -1
-        if value > q[row, first + best]:
+        broken = broken or math.isnan(value)
+        if value > top:
             best = index
-    if q[row, first + best] - q[row, first + best] != float32(0.0):
+            top = value
+    if broken or top - top != float32(0.0):
         return -1
     return best
 
@@ -70,19 +72,6 @@ def drawn_from(q, row, first, count, best, u, inverse_temperature):
     return chosen
 
 
-@both(best_of, drawn_from)
-def pick(q, e, first, count, explore, part, played, seed, inverse_temperature):
-    """One choice among `count` values; `part` numbers the choices of one action."""
-    best = best_of(q, e, first, count)
-    if best < 0:
-        return -1
-    if inverse_temperature > float32(0.0):
-        return drawn_from(q, e, first, count, best, float32(uniform(seed, ACTION, e, 0, played, part)), inverse_temperature)
-    if explore:
-        return int(below(count, seed, EXPLORE, e, 0, played, part + 1))
-    return best
-
-
 @both()
 def epsilon_at(steps, settings):
     """Share of random actions after `steps` of all slots together, float32."""
@@ -90,19 +79,51 @@ def epsilon_at(steps, settings):
     return settings[START] + (settings[END] - settings[START]) * share
 
 
-@both(pick, epsilon_at)
+@both(epsilon_at)
+def explores(e, played, slots, settings, seed):
+    """Whether slot e, which has played `played` steps, acts at random in its next one."""
+    return uniform(seed, EXPLORE, e, 0, played, 0) < epsilon_at(played * slots, settings)
+
+
+@both()
+def random_part(explore, count, part, e, played, seed):
+    """A random one of `count` choices where slot e explores, else -1; `part` numbers the choices of one action."""
+    if explore:
+        return int(below(count, seed, EXPLORE, e, 0, played, part + 1))
+    return -1
+
+
+@both(best_of, drawn_from)
+def pick(q, row, first, count, random, part, e, played, seed, inverse_temperature):
+    """One choice of slot e among the values q[row, first : first + count]; random: a choice to take instead of the best one, or -1."""
+    best = best_of(q, row, first, count)
+    if best < 0:
+        return -1
+    if inverse_temperature > float32(0.0):
+        return drawn_from(q, row, first, count, best, float32(uniform(seed, ACTION, e, 0, played, part)), inverse_temperature)
+    return random if random >= 0 else best
+
+
+@both(random_part, pick)
+def choose_part(q, e, first, count, explore, part, played, seed, inverse_temperature):
+    """Choice `part` of an action of slot e, whose values are row e of q."""
+    random = random_part(explore, count, part, e, played, seed)
+    return pick(q, e, first, count, random, part, e, played, seed, inverse_temperature)
+
+
+@both(choose_part, explores)
 def select_slot(e, t, q, clock, portfolio, regime, actions, settings, seed, kind):
     """The action of slot e at step t, written to actions[t, e]."""
     played = clock[e, PLAYED]
     inverse_temperature = settings[INVERSE_TEMPERATURE]
-    explore = uniform(seed, EXPLORE, e, 0, played, 0) < epsilon_at(played * clock.shape[0], settings)
+    explore = explores(e, played, clock.shape[0], settings, seed)
     if kind == FLAT:
-        action = pick(q, e, 0, ACTIONS, explore, 0, played, seed, inverse_temperature)
+        action = choose_part(q, e, 0, ACTIONS, explore, 0, played, seed, inverse_temperature)
     else:
-        action = pick(q, e, 0, EXPOSURES, explore, 0, played, seed, inverse_temperature)
+        action = choose_part(q, e, 0, EXPOSURES, explore, 0, played, seed, inverse_temperature)
         if kind == BRANCHING:
-            order = pick(q, e, EXPOSURES, ORDERS, explore, 1, played, seed, inverse_temperature)
-            urgency = pick(q, e, EXPOSURES + ORDERS, URGENCIES, explore, 2, played, seed, inverse_temperature)
+            order = choose_part(q, e, EXPOSURES, ORDERS, explore, 1, played, seed, inverse_temperature)
+            urgency = choose_part(q, e, EXPOSURES + ORDERS, URGENCIES, explore, 2, played, seed, inverse_temperature)
             action = -1 if min(action, min(order, urgency)) < 0 else int(compose(action, order, urgency))
         elif action >= 0:
             action = int(route(action, portfolio[e, HELD], float32(regime[clock[e, BAR], VOLATILITY])))

@@ -22,6 +22,14 @@ class Slot(NamedTuple):
     shaping: Shaping
 
 
+@njit(error_model="numpy")
+def settle(slot, portfolio, action, outcome, paid, close_next, rules):
+    """What is left of a step once `advance` has moved the account to `portfolio`: (slot, reward). paid: the base reward."""
+    window = push(slot.window, exposure_index(action))
+    reward, barrier, shaping = combine(paid, slot.barrier, window, slot.shaping, outcome, close_next, rules)
+    return Slot(portfolio, barrier, window, shaping), reward
+
+
 def make_play(base):
     """`play` with another base reward compiled in (see `reward.user_base`)."""
 
@@ -29,10 +37,9 @@ def make_play(base):
     def play(slot, action, close, open_next, high_next, low_next, close_next, step, rules):
         """One step: (slot, outcome, reward). `step` counts from 0 in the episode; prices are of bars t and t + 1."""
         portfolio, outcome = advance(slot.portfolio, action, close, open_next, high_next, low_next, close_next, rules)
-        window = push(slot.window, exposure_index(action))
         paid = base(outcome, close, close_next, step, rules)
-        reward, barrier, shaping = combine(paid, slot.barrier, window, slot.shaping, outcome, close_next, rules)
-        return Slot(portfolio, barrier, window, shaping), outcome, reward
+        slot, reward = settle(slot, portfolio, action, outcome, paid, close_next, rules)
+        return slot, outcome, reward
 
     return play
 
