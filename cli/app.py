@@ -20,6 +20,8 @@ COMMANDS = {
     "demo": ("rltrain.demo:demo", "Train on an embedded synthetic market, start to report, in 3 minutes."),
     "config": ("rltrain.config:config", "Show, list or start a settings file."),
     "check-parity": ("rltrain.check_parity:check_parity", "See whether GPU, CPU path and a plain ledger agree on a market."),
+    "bench": ("rltrain.bench:bench", "Time this machine beside plain torch and the goals."),
+    "profile": ("rltrain.profile:profile", "See where the time of a training goes."),
     "doctor": ("rltrain.doctor:doctor", "Say what this machine has, and which path would run."),
 }
 

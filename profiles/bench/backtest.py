@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from numba_rl import settings
+from numba_rl.bench.timing import event_seconds
 from numba_rl.config import Config
 from numba_rl.data.market import load_market
 from numba_rl.data.synthetic import generate
@@ -26,15 +27,7 @@ SIZES = ((128, 1000), (1000, 1000), (10_000, 1000), (40_000, 250))
 
 
 def median_ms(function):
-    times = []
-    for _ in range(23):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        function()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(end))
-    return statistics.median(times[3:])
+    return 1e3 * statistics.median([event_seconds(function) for _ in range(23)][3:])
 
 
 def main():

@@ -12,14 +12,13 @@ import argparse
 import json
 import os
 import platform
-import statistics
-import time
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # for all of them: idle threads that spin spoil each other's times
 
 import numpy as np
 import torch
 
+from numba_rl.bench.timing import Clock
 from numba_rl.collect.batched import BatchedCollector
 from numba_rl.config import Config
 from numba_rl.data.market import load_market
@@ -33,14 +32,8 @@ BARS = 20_000
 
 
 def rate(steps, run, seconds):
-    """Median steps a second of repeats of `run`, after one that is not counted."""
-    run()
-    rates, begun = [], time.perf_counter()
-    while time.perf_counter() - begun < seconds or len(rates) < 3:
-        start = time.perf_counter()
-        run()
-        rates.append(steps / (time.perf_counter() - start))
-    return statistics.median(rates)
+    """Steps a second of `run`, by the median of repeats after one that is not counted."""
+    return steps / Clock(torch.device("cpu"), seconds).time(run)
 
 
 def ours(market, seconds):
@@ -49,7 +42,7 @@ def ours(market, seconds):
         config = replace(Config(), {"episodes.count": count, "episodes.launch": launch, "train.device": "cpu"})
         collector = BatchedCollector(market, config)
         actor = build_actor(config, len(market.names), torch.Generator().manual_seed(0))
-        rows.append({"who": "numba_rl", "work": f"collect {count} x {launch}", "steps_per_s": rate(count * launch, lambda c=collector: c.collect(actor), seconds)})
+        rows.append({"who": "numba_rl", "work": f"collect {count} x {launch}", "steps_per_s": rate(count * launch, lambda c=collector, a=actor: c.collect(a), seconds)})
     config = replace(Config(), {"train.device": "cpu"})
     trainer = build(config, market)
     rows.append({"who": "numba_rl", "work": "train 128 x 64, 4 x 4", "steps_per_s": rate(trainer.steps_per_epoch, trainer.epoch, seconds), "precision": trainer.precision})

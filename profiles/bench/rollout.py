@@ -1,12 +1,11 @@
-"""Times the fused rollout on a GPU, alone and with all of the rules; plain torch and the source design's kernel beside it.
+"""Shapes of the fused rollout on a GPU, parts of it left out, and the source design's kernel: what `rltrain bench rollout` chose from.
 
     python profiles/bench/rollout.py --json rollout.json
     python profiles/bench/rollout.py --sizes 128x500 --variants block/256,block/128 --dissect
     python profiles/bench/rollout.py --sizes 65536x128 --variants warp/1/4/0,warp/2/4/128,warp/2/4/168
 
 A variant is block/THREADS OF THE NETWORK or warp/TILES A WARP/WARPS A BLOCK/MOST REGISTERS (0: any). Each one's outputs are
-checked before it is timed: the actions are replayed by the batched collector (integers equal, rewards within 1e-4), and the
-log-probabilities and draws compared with the network in float64. Times are medians of CUDA events around graph replays, warm.
+checked before it is timed, as by `rltrain bench rollout`. Times are medians of CUDA events around graph replays, warm.
 --dissect times the block form with parts of it left out, which says what a step waits for. Rules: barrier 0.5, diversity 1,
 risk 0.1, shaping dsr ("all") or the default settings ("default").
 """
@@ -14,22 +13,16 @@ risk 0.1, shaping dsr ("all") or the default settings ("default").
 import argparse
 import json
 import platform
-import statistics
-import sys
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import torch
 from numba import njit
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from numba_rl.collect.batched import BatchedCollector
+from numba_rl.bench import games
+from numba_rl.bench.rollout import EVERY_TERM, check_fused
+from numba_rl.bench.timing import Clock, event_seconds
 from numba_rl.collect.fused import FusedCollector
-from numba_rl.config import Config, EpisodeConfig, RewardConfig
-from numba_rl.data.market import load_market
-from numba_rl.data.synthetic import generate
 from numba_rl.gpu import cuda, device, float32, int32, jit, stream, view
 from numba_rl.kernels.mma import tiles_of
 from numba_rl.kernels.rollout import Plan
@@ -49,8 +42,12 @@ SIZES = {
     (8192, 500): ("warp/1/1/0", "warp/1/2/0", "warp/1/4/168", "warp/2/1/0"),
     (65_536, 128): ("warp/2/4/128", "warp/2/4/168", "warp/1/4/128", "warp/1/4/168", "warp/2/2/0"),
 }
-TARGETS = {(128, 500): 0.6, (8192, 500): 2.2, (65_536, 128): 2.8}
-ALL = {"barrier": 0.5, "diversity": 1.0, "risk": 0.1, "shaping": "dsr"}
+CLOCK = Clock(torch.device("cuda"), 1.0)
+
+
+def milliseconds(run):
+    """Of one call inside a captured graph."""
+    return 1e3 * CLOCK.time(run)
 
 
 def plan_of(variant, features, hidden):
@@ -61,70 +58,6 @@ def plan_of(variant, features, hidden):
         return Plan(block_of(features, hidden, network=numbers[0]), None)
     groups, warps, registers = numbers
     return Plan(None, tiles_of(features, hidden), groups, warps, registers or None)
-
-
-def captured(function):
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        function()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=side):
-        function()
-    return graph
-
-
-def median_ms(run, repeats=20, warm=3):
-    times = []
-    for _ in range(warm + repeats):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        run()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(end))
-    return statistics.median(times[warm:])
-
-
-@torch.no_grad()
-def check(market, config, collector, actor, some=64):
-    """Raises AssertionError unless the collector's first launch is the game with the draws of the network."""
-    batched = BatchedCollector(market, config, device="cuda")
-    found = collector.collect(actor)
-    truth = batched.collect(actor, actions=found.actions)
-    assert torch.equal(found.bars, truth.bars) and torch.equal(found.ends, truth.ends) and torch.equal(found.finals, truth.finals)
-    assert torch.equal(collector.slots["clock"], batched.slots["clock"]) and torch.equal(collector.slots["window"], batched.slots["window"])
-    assert not found.status.any()
-    rewards = (found.rewards - truth.rewards).abs().max().item()
-    account = (found.account - truth.states[:, :, -3:]).abs().max().item()
-    money = ((collector.slots["portfolio"] - batched.slots["portfolio"]).abs() / collector.slots["portfolio"].abs().clamp_min(1)).max().item()
-    x = truth.states[:-1, :some].double()
-    for index, name in enumerate(actor.layers):
-        layer = getattr(actor, name)
-        x = x @ layer.weight.double().T + layer.bias.double()
-        x = x.relu() if index < len(actor.layers) - 1 else x
-    wanted = torch.log_softmax(x, -1)
-    taken = wanted.gather(-1, found.actions[:, :some].long()[..., None])[..., 0]
-    high = wanted.exp().cumsum(-1).gather(-1, found.actions[:, :some].long()[..., None])[..., 0].cpu().numpy()
-    u = _uniforms(collector.seed, *found.actions[:, :some].shape)
-    outside = np.maximum(np.maximum(u - high, high - taken.exp().cpu().numpy() - u), 0.0).max()
-    error = (taken - found.log_probs[:, :some]).abs()
-    exact = collector.plan.form == "block"
-    checks = {"reward_error": rewards, "account_error": account, "money_error": money, "log_prob_error_max": error.max().item(),
-              "log_prob_error_mean": error.mean().item(), "draw_outside_its_interval": float(outside)}  # fmt: skip
-    assert rewards < 1e-4 * max(1.0, truth.rewards.abs().max().item()) and account < 1e-5 and money < 1e-9, checks
-    assert error.max() < (1e-5 if exact else 2e-2) and outside < (1e-5 if exact else 5e-3), checks
-    return checks
-
-
-@njit
-def _uniforms(seed, steps, slots):
-    found = np.zeros((steps, slots))
-    for t in range(steps):
-        for e in range(slots):
-            found[t, e] = uniform(seed, 2, e, 0, t, 0)
-    return found
 
 
 # Parts of the block form replaced by next to nothing, to see what a step waits for.
@@ -196,7 +129,7 @@ def dissect(collector, actor, threads):
         def run(kernel=kernel, arguments=arguments):
             kernel[collector.episodes, block.threads, stream(torch.cuda.current_stream().cuda_stream)](*arguments)
 
-        rows[left_out] = median_ms(captured(run).replay)
+        rows[left_out] = milliseconds(run)
         print(f"  without {left_out:32s} {rows[left_out]:.4f} ms", flush=True)
     return rows
 
@@ -272,32 +205,8 @@ def time_source(market, config, actor):
     def run():
         kernel[-(-collector.episodes // 32), 32, stream(torch.cuda.current_stream().cuda_stream)](*arguments)
 
-    return median_ms(run, repeats=2, warm=1)
-
-
-@torch.no_grad()
-def time_torch(market, config, actor):
-    """A loop of torch operations with a simpler game (market orders, costs, log return), as a practitioner writes it; eager."""
-    features, prices = torch.from_numpy(market.features).cuda(), torch.from_numpy(market.prices).cuda()
-    n, steps = config.episodes.count, config.episodes.launch
-    first = torch.randint(0, market.train.stop - steps - 2, (n,), device="cuda")
-    targets = torch.tensor([-1.0, -0.5, 0.0, 0.5, 1.0], device="cuda")
-
-    def run():
-        equity, held = torch.ones(n, device="cuda"), torch.zeros(n, device="cuda")
-        kept = []
-        for t in range(steps):
-            bar = first + t
-            state = torch.cat([features[bar], torch.stack([equity, held, torch.full_like(held, 1e-4)], 1)], 1)
-            log_pi = torch.log_softmax(actor(state), -1)
-            action = torch.multinomial(log_pi.exp(), 1)
-            target = targets[action[:, 0] // 9]
-            cost = (target - held).abs() * 5e-4
-            change = target * (prices[bar + 1, 3] / prices[bar, 3] - 1).float() - cost
-            equity, held = equity * (1 + change), target
-            kept.append((state, action, log_pi.gather(1, action), 1000 * torch.log1p(change)))
-
-    return median_ms(run, repeats=3, warm=1)
+    run()
+    return 1e3 * event_seconds(run)
 
 
 def main():
@@ -307,38 +216,34 @@ def main():
     parser.add_argument("--variants", help="for all sizes; default: those of the table above")
     parser.add_argument("--settings", default="all,default")
     parser.add_argument("--dissect", action="store_true")
-    parser.add_argument("--beside", action="store_true", help="the source design's kernel and plain torch at 128 x 500")
+    parser.add_argument("--beside", action="store_true", help="the source design's kernel at 128 x 500")
     options = parser.parse_args()
     sizes = [tuple(int(part) for part in size.split("x")) for size in options.sizes.split(",")] if options.sizes else list(SIZES)
-    market = load_market(Config(), generate("mean_reverting", 40_000, 3).bars)
+    market = games.market()
     features, rows = market.features.shape[1], []
     for episodes, steps in sizes:
         for settings in options.settings.split(","):
-            reward = RewardConfig(**(ALL if settings == "all" else {}))
-            config = msgspec.structs.replace(Config(), reward=reward, episodes=EpisodeConfig(count=episodes, launch=steps))
+            config = games.config(episodes, steps, EVERY_TERM if settings == "all" else {})
             actor = build_actor(config, features, torch.Generator().manual_seed(1)).cuda()
-            with torch.no_grad():
-                getattr(actor, actor.layers[-1]).weight.mul_(200.0)  # a policy with opinions
+            games.give_opinions(actor)
             for variant in options.variants.split(",") if options.variants else SIZES.get((episodes, steps), ("block/256", "warp/1/1/0")):
                 plan = plan_of(variant, features, config.ppo.actor)
                 if plan.block is None and plan.tiles is None:
                     print(f"{variant} does not fit")
                     continue
                 collector = FusedCollector(market, config, plan=plan)
-                checks = check(market, config, collector, actor)
-                ms = median_ms(captured(lambda collector=collector, actor=actor: collector.launch(actor)).replay)
-                target = TARGETS.get((episodes, steps))
-                rows.append({"episodes": episodes, "steps": steps, "settings": settings, "variant": variant, "ms": ms, "target_ms": target,
+                checks = check_fused(market, config, collector, actor)
+                ms = milliseconds(lambda collector=collector, actor=actor: collector.launch(actor))
+                rows.append({"episodes": episodes, "steps": steps, "settings": settings, "variant": variant, "ms": ms,
                              "giga_steps_per_s": episodes * steps / ms / 1e6, **checks})  # fmt: skip
-                print(f"{episodes:6d} x {steps} {settings:8s} {variant:14s} {ms:.4f} ms  {rows[-1]['giga_steps_per_s']:.3f} G steps/s  target {target}  {checks}", flush=True)
+                print(f"{episodes:6d} x {steps} {settings:8s} {variant:14s} {ms:.4f} ms  {rows[-1]['giga_steps_per_s']:.3f} G steps/s  {checks}", flush=True)
                 if options.dissect and plan.block is not None:
                     rows[-1]["without"] = dissect(collector, actor, plan.block.network)
                 del collector
                 torch.cuda.empty_cache()
         if (episodes, steps) == (128, 500) and options.beside:
             rows.append({"episodes": episodes, "steps": steps, "variant": "source design, actor alone", "ms": time_source(market, config, actor)})
-            rows.append({"episodes": episodes, "steps": steps, "variant": "plain torch, simpler rules", "ms": time_torch(market, config, actor)})
-            print(rows[-2:], flush=True)
+            print(rows[-1], flush=True)
     if options.json:
         Path(options.json).write_text(json.dumps({"device": torch.cuda.get_device_name(), "torch": torch.__version__, "python": platform.python_version(), "rows": rows}, indent=1))
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from numba_rl.bench import waits
 from numba_rl.collect.batched import BatchedCollector
 from numba_rl.trainer import checkpoint, session
 from numba_rl.trainer.ppo import Ppo
@@ -75,9 +76,6 @@ def test_an_update_does_not_wait_for_the_gpu(market, small):
     config = small(ON_GPU)
     ppo = Ppo(config, BatchedCollector(market, config, device="cuda"))
     ppo.epoch()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with waits.refused():
         ppo.epoch()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert ppo.statistics()["losses/updates"] == 12

@@ -1,0 +1,1 @@
+"""Measurements that anybody can repeat: `rltrain bench` and `rltrain profile`. Outputs are checked before anything is timed."""
