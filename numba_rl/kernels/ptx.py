@@ -56,7 +56,7 @@ else:
 
         volatile: it orders memory; whole_warp: it must not move into or out of branches.
         """
-        shape = ir.VoidType() if not results else _LLVM[results[0]]
+        shape = _LLVM[results[0]] if results else ir.VoidType()
         if len(results) > 1:
             shape = ir.LiteralStructType([_LLVM[kind] for kind in results])
         constraints = [f"={_LETTER[kind]}" for kind in results] + [_LETTER[kind] for kind in kinds] + ["~{memory}"] * volatile
@@ -146,17 +146,31 @@ else:
         """Two float32 rounded to fp16, the first in the low half."""
         return _instruction("cvt.rn.f16x2.f32 $0, $2, $1;", uint32, float32, float32)
 
-    def half_pair_into(builder, low, high, relu):
-        """Emit two float32 made fp16 in one word; relu: negative ones 0, NaN kept (compute capability 8.0 or newer)."""
-        text = "cvt.rn.relu.f16x2.f32 $0, $2, $1;" if relu else "cvt.rn.f16x2.f32 $0, $2, $1;"
+    def half_pair_into(builder, low, high, relu, kind="f16"):
+        """Emit two float32 made fp16 (or kind "bf16") in one word; relu: negative ones 0, NaN kept (compute capability 8.0 or newer)."""
+        text = f"cvt.rn{'.relu' if relu else ''}.{kind}x2.f32 $0, $2, $1;"
         return _assembly(builder, text, [uint32], [low, high], [float32] * 2)[0]
 
     def multiply_into(builder, a, word, c):
         """Emit c + A B of a 16 x 16 fp16 tile A (four words) and a 16 x 8 tile B (two words in 64 bits), c four float32 (8.0 or newer)."""
         halves = [builder.trunc(word, _I32), builder.trunc(builder.lshr(word, ir.Constant(_I64, 32)), _I32)]
-        text = "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {$0,$1,$2,$3},{$4,$5,$6,$7},{$8,$9},{$10,$11,$12,$13};"
+        return multiply_words_into(builder, a, halves, c, "f16")
+
+    def multiply_words_into(builder, a, b, c, kind):
+        """The same with B as two words, and of numbers of `kind` "f16" or "bf16"."""
+        text = f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32 {{$0,$1,$2,$3}},{{$4,$5,$6,$7}},{{$8,$9}},{{$10,$11,$12,$13}};"
         kinds = (*[uint32] * 6, *[float32] * 4)
-        return _assembly(builder, text, [float32] * 4, [*a, *halves, *c], kinds, whole_warp=True)
+        return _assembly(builder, text, [float32] * 4, [*a, *b, *c], kinds, whole_warp=True)
+
+    def load_into(builder, address, kind, count):
+        """Emit the load of `count` (2 or 4) consecutive uint32 or float32 from an address (uint64) in global memory; it stays where it stands."""
+        places = ",".join(f"${index}" for index in range(count))
+        letter = "f" if kind == float32 else "u"
+        return _assembly(builder, f"ld.global.v{count}.{letter}32 {{{places}}}, [${count}];", [kind] * count, [address], [uint64], volatile=True)
+
+    def some_sync_into(builder, barrier, threads):
+        """Emit `some_sync` of constants."""
+        _assembly(builder, f"bar.sync {barrier}, {threads};", [], [], [], volatile=True)
 
     def load_four_into(builder, address):
         """Emit the load of four uint32 from an address (uint64) in global memory, read-only for the whole kernel."""

@@ -20,7 +20,7 @@ Launch: a thread a slot.
 import math
 
 from numba import njit, prange
-from numpy import float32
+from numpy import float32, int64, uint32
 
 from numba_rl.gpu import blocks_for, both, cuda, jit, rebound
 from numba_rl.kernel_cache import cached
@@ -40,18 +40,20 @@ THREADS = 64
 @both()
 def best_of(q, row, first, count):
     """Place 0..count - 1 of the largest of q[row, first : first + count], the first of equals; -1 with a NaN or no finite largest."""
-    best = 0
-    top = q[row, first]
+    best = uint32(0)
+    top = q[row, uint32(first)]
     broken = math.isnan(top)
-    for index in range(1, count):
-        value = q[row, first + index]
-        broken = broken or math.isnan(value)
+    index = uint32(1)
+    while index < count:  # 32-bit places and no branch: a kernel unrolls it, and loads need not wait for comparisons
+        value = q[row, uint32(first + index)]
+        broken |= math.isnan(value)
         if value > top:
             best = index
             top = value
+        index = uint32(index + uint32(1))
     if broken or top - top != float32(0.0):
         return -1
-    return best
+    return int64(best)
 
 
 @both()

@@ -107,9 +107,8 @@ class Game:
         self.states[0] = self.states[-1]
 
 
-def check(found: Game, truth: Game, layers, *, slope=0.0, edge=1e-5, log_prob=1e-5, money=1e-9, reward=1e-4):
-    """Compare a fused launch with the replay of its actions (`truth` stands where `found` stood before the launch)."""
-    played = truth.clock[:, PLAYED].copy()
+def check_game(found: Game, truth: Game, *, money=1e-9, reward=1e-4):
+    """Compare what a fused launch played with the replay of its actions (`truth` stands where `found` stood before the launch)."""
     truth.replay(found.actions)
     features = found.features.shape[1]
     for name in ("ends", "finals", "clock", "window"):
@@ -125,6 +124,12 @@ def check(found: Game, truth: Game, layers, *, slope=0.0, edge=1e-5, log_prob=1e
         rows = range(found.finals[e])
         np.testing.assert_allclose(found.final_account[rows, e], truth.final_states[rows, e, features:], rtol=1e-6, atol=1e-6)
         np.testing.assert_array_equal(found.features[found.final_bars[rows, e]], truth.final_states[rows, e, :features])
+
+
+def check(found: Game, truth: Game, layers, *, slope=0.0, edge=1e-5, log_prob=1e-5, **tolerances):
+    """`check_game`, and the draws of an actor: log-probabilities within `log_prob`."""
+    played = truth.clock[:, PLAYED].copy()
+    check_game(found, truth, **tolerances)
     wanted = log_softmax(layers, truth.states[:-1], slope)
     taken = np.take_along_axis(wanted, found.actions[:, :, None].astype(np.int64), -1)[:, :, 0]
     np.testing.assert_allclose(found.log_probs, taken, rtol=0, atol=log_prob)

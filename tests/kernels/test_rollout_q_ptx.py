@@ -1,0 +1,76 @@
+"""The fused rollout of a Q-network compiles: no calls, next to no local memory, float64 for money alone, bf16 on tensor cores."""
+
+import re
+import shutil
+import subprocess
+
+import pytest
+from ptx import arithmetic, compile_ptx
+
+SOURCE = """
+    from numba import typeof
+    from numba_rl.config import Config, RewardConfig
+    from numba_rl.gpu import jit
+    from numba_rl.kernels.q_layout import q_layout
+    from numba_rl.kernels.rollout_q import QPlan, q_function
+    from numba_rl.kernels.settled import pattern_of
+    from numba_rl.kernels.step import Launch
+    from numba_rl.rules.parameters import rules_of
+
+    fox = rules_of(Config(reward=RewardConfig(barrier=0.5, diversity=1.0, risk=0.1, shaping="dsr")))
+    rules, launch = typeof(fox), typeof(Launch(0, 0, 0, 0, 0, 1.0))
+    floats, doubles, integers, longs = array(f32, 2), array(f64, 2), array(i32, 2), array(i64, 2)
+    slots = (doubles, doubles, longs, doubles, longs)
+    outputs = (array(f32, 3), integers, array(f32, 3), integers, array(i32), integers, floats, array(types.int16, 2), array(i32))
+    arguments = (array(u32), array(f32), array(u32, 2), *slots, doubles, *outputs, array(f32), launch, rules)
+
+    def kernel(hidden, head, groups):
+        return jit(q_function(QPlan(q_layout(51, hidden, head, 45), groups), pattern_of(fox))), arguments
+
+    KERNELS = {"few": kernel((256, 256), 128, 1), "many": kernel((256, 256), 128, 4), "other": kernel((136,), 72, 2)}
+"""
+REGISTERS = {"few": 224, "many": 200, "other": 224}
+MMA = {"few": 4 * 4 + 4 * 16 + 2 * 16 + 8, "many": 4 * (4 * 4 + 4 * 16 + 2 * 16 + 8), "other": 2 * (3 * 4 + 2 * 12 + 8)}
+
+
+@pytest.fixture(scope="module", params=[(8, 6), (9, 0)], ids=lambda cc: f"sm_{cc[0]}{cc[1]}")
+def ptx(request):
+    return compile_ptx(SOURCE, request.param)
+
+
+def test_everything_is_inlined_and_stays_in_registers(ptx):
+    for name, text in ptx.items():
+        assert ".entry" in text and ".local" not in text, name
+        assert not re.search(r"\bcall\b", text), name
+
+
+def test_float64_is_for_money_alone(ptx):
+    money = {"add.f64", "sub.f64", "mul.f64", "fma.rn.f64", "div.rn.f64", "neg.f64", "abs.f64", "max.f64", "min.f64", "sqrt.rn.f64"}
+    for name, text in ptx.items():
+        assert arithmetic(text, "f64") <= money, (name, arithmetic(text, "f64") - money)
+
+
+def test_the_products_are_bf16_on_tensor_cores_and_loads_are_16_bytes(ptx):
+    for name, text in ptx.items():
+        assert text.count("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32") == MMA[name], name
+        # the first words of a launch, and then one for each product of a step
+        groups = {"few": 1, "many": 4, "other": 2}[name]
+        assert text.count("ld.global.v4.u32") == 8 + MMA[name] // groups // 2, name
+        assert text.count("ld.shared.v4.u32") >= groups * 16 and "cvt.rn.relu.bf16x2.f32" in text, name
+
+
+def test_nan_is_still_looked_for(ptx):
+    for name, text in ptx.items():
+        assert re.search(r"setp\.gtu\.f32\s+%p\d+, %f\d+, 0f7F800000", text), name
+
+
+def test_a_block_fits_a_multiprocessor_with_at_most_8_bytes_spilled(ptx, tmp_path):
+    assembler = shutil.which("ptxas")
+    if assembler is None:
+        pytest.skip("ptxas is not installed")
+    for name, text in ptx.items():
+        path = tmp_path / "kernel.ptx"
+        path.write_text(re.sub(r"\.version \d+\.\d+", ".version 8.0", text))
+        command = [assembler, "-v", "-arch=sm_90" if "sm_90" in text else "-arch=sm_86", f"-maxrregcount={REGISTERS[name]}", path, "-o", tmp_path / "out"]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+        assert int(re.search(r"(\d+) bytes spill stores", shown)[1]) <= 8, (name, shown)
