@@ -112,6 +112,8 @@ def _tensor(name, value, shape, dtype, device, kinds):
         raise ValueError(f"{name} must have shape {shape}, got {tuple(value.shape)}")
     if value.dtype not in kinds:
         raise TypeError(f"{name} must be {' or '.join(str(k).removeprefix('torch.') for k in kinds)}, got {value.dtype}")
+    if value.is_cuda:  # the caller may drop it at once: its memory is not given away while this stream still has to read it
+        value.record_stream(torch.cuda.current_stream(value.device))
     return value.detach().to(dtype).contiguous()
 
 
