@@ -1,18 +1,22 @@
 """C-08: CUDA graphs are captured after every kernel has run, give what uncaptured calls give, and read what changes from memory."""
 
+from itertools import pairwise
+
 import pytest
 import torch
+from torch import nn
 
 from numba_rl import gpu, rundir, settings
 from numba_rl.collect.batched import BatchedCollector
 from numba_rl.collect.fused import FusedCollector
-from numba_rl.config import Config, EpisodeConfig, PpoConfig
+from numba_rl.config import Config, PpoConfig
 from numba_rl.data.market import load_market
 from numba_rl.data.synthetic import generate
 from numba_rl.data.write import write_bars
 from numba_rl.replay import PrioritizedReplay
 from numba_rl.trainer import fused_ppo
 from numba_rl.trainer.dqn import Dqn
+from numba_rl.trainer.fused_update import FusedUpdate
 
 PPO = {"episodes.count": 64, "episodes.launch": 32}
 DQN = PPO | {"algorithm": "dqn", "dqn.batch": 256, "dqn.updates": 20, "replay.capacity": 20_000}
@@ -25,9 +29,9 @@ def market():
     return load_market(Config(), generate("mean_reverting", 3000, 1).bars)
 
 
-def fused(market, changes=None, device="cuda", **block):
-    config = changes if isinstance(changes, Config) else settings.replace(Config(), PPO | (changes or {}))
-    return fused_ppo.FusedPpo(config, FusedCollector(market, config, device=device), **block)
+def fused(market):
+    config = settings.replace(Config(), PPO)
+    return fused_ppo.FusedPpo(config, FusedCollector(market, config))
 
 
 def dqn(market, changes=None):
@@ -43,27 +47,30 @@ def same(one, other):
     return all(torch.equal(one[name], other[name]) for name in one)
 
 
-def clipped(trainer):
-    """Samples of the last iteration whose ratio was clipped."""
-    return trainer.update.sums.sum((0, 1))[CLIPPED].item()
-
-
 @pytest.mark.skipif(not gpu.SIMULATED, reason="a tiny network in the simulator")
-def test_the_iteration_that_is_captured_reads_learning_rate_and_clip_from_memory(market):
+def test_an_update_reads_learning_rate_and_clip_from_memory():
     """Nothing but memory is changed between two calls, as between two replays."""
-    config = Config(
-        episodes=EpisodeConfig(count=2, launch=3, length=2), ppo=PpoConfig(actor=(8, 8), critic=(8, 8), epochs=2, minibatches=1)
-    )
-    trainer = fused(market, config, device="cpu", lanes=4, warps=1, groups=2)
-    trainer.collector.start()
-    before = weights(trainer)
-    trainer.update.adam_settings[0] = 0.0
-    trainer._iteration()
-    assert same(weights(trainer), before) and clipped(trainer) == 0
-    trainer.update.adam_settings[0] = 1e-3
-    trainer.update.loss_settings[0] = 1e-9
-    trainer._iteration()
-    assert not same(weights(trainer), before) and clipped(trainer) > 0
+    random, samples = torch.Generator().manual_seed(0), 8
+    actor, critic = ([nn.Linear(a, b) for a, b in pairwise(sizes)] for sizes in ((8, 8, 8, 6), (8, 8, 8, 1)))
+    table, account = torch.randn(20, 5, generator=random), torch.rand(samples, 3, generator=random)
+    bars, actions = (torch.randint(0, most, (samples,), generator=random, dtype=torch.int32) for most in (20, 6))
+    advantages, returns = torch.randn(2, samples, generator=random)
+    log_pi = torch.cat([table[bars.long()], account], 1)
+    with torch.no_grad():
+        for layer in actor[:-1]:
+            log_pi = layer(log_pi).relu()
+        log_pi = torch.log_softmax(actor[-1](log_pi), -1).gather(1, actions.long()[:, None])[:, 0]
+    config = PpoConfig(actor=(8, 8), critic=(8, 8), epochs=1, minibatches=1)
+    update = FusedUpdate(actor, critic, table, config, samples, seed=0, lanes=4, warps=1, groups=2)
+    data = bars, account, actions, log_pi, advantages, returns
+    before = update.weights.clone()
+    update.adam_settings[0] = 0.0
+    update.update(*data)
+    assert torch.equal(update.weights, before) and update.sums.sum((0, 1))[CLIPPED] == 0
+    update.adam_settings[0] = 1e-3
+    update.loss_settings[0] = 1e-9
+    update.update(*data)
+    assert not torch.equal(update.weights, before) and update.sums.sum((0, 1))[CLIPPED] > 0
 
 
 @pytest.mark.gpu
