@@ -18,7 +18,7 @@ from numba_rl.kernels.step import write_state
 from numba_rl.rules.actions import FLAT, NORMAL, compose, target_exposure
 from numba_rl.rules.game import Slot, fresh_slot, play
 from numba_rl.rules.philox import EVALUATE, uniform
-from numba_rl.rules.portfolio import close_out, equity_at, portfolio_features
+from numba_rl.rules.portfolio import begin_episode, close_out, equity_at, portfolio_features
 from numba_rl.rules.shaping import no_shaping
 
 COLUMNS = (
@@ -93,13 +93,16 @@ def play_window(
         exit_price = close
         account, exit_fee, exit_spread_cost = close_out(slot.portfolio, close, rules)
         slot = Slot(account, slot.barrier, slot.window, slot.shaping)
+    equity = equity_at(slot.portfolio, close, rules)
+    if (clock[w, STEP] + 1) % rules.episode_length == 0 and equity > 0.0:
+        slot = Slot(begin_episode(slot.portfolio, equity), slot.barrier, slot.window, slot.shaping)
     store_slot(slot, portfolio, barrier, window, shaping, w)
     clock[w, BAR] = bar + 1
     clock[w, STEP] += 1
     clock[w, PLAYED] += 1
     actions[t, w] = action
     rewards[t, w] = float32(reward)
-    record[t, w, EQUITY] = equity_at(slot.portfolio, close, rules)
+    record[t, w, EQUITY] = equity
     record[t, w, TARGET] = target_exposure(action)
     record[t, w, EXPOSURE] = outcome.exposure_after
     record[t, w, POSITION] = outcome.position_after
@@ -116,8 +119,8 @@ def play_window(
     if outcome.terminated == 1:
         clock[w, BAR] = stops[w]
     else:
-        equity, share, spread = portfolio_features(slot.portfolio, rules)
-        write_state(states, 0, w, features, bar + 1, equity, share, spread)
+        growth, share, spread = portfolio_features(slot.portfolio, rules)
+        write_state(states, 0, w, features, bar + 1, growth, share, spread)
 
 
 def _open_windows(portfolio, barrier, window, shaping, clock, prices, features, states, rules):

@@ -25,7 +25,7 @@ from numba_rl.kernels.settled import settled_for, specialised
 from numba_rl.kernels.slots import CLOSE
 from numba_rl.rules.fills import advance
 from numba_rl.rules.philox import EVALUATE, uniform
-from numba_rl.rules.portfolio import close_out, equity_at, open_portfolio, portfolio_features
+from numba_rl.rules.portfolio import begin_episode, close_out, equity_at, open_portfolio, portfolio_features
 
 TOTALS = ("fees", "spread_cost", "financing", "traded", "fills", "max_drawdown")  # money, money, money, money, count, share
 (FEES, SPREAD_COST, FINANCING, TRADED, FILLS, MAX_DRAWDOWN) = range(len(TOTALS))
@@ -53,6 +53,7 @@ def backtest_policy(
     cuda.syncthreads()
 
     rules = settled(settings)
+    episode = int32(rules.episode_length)
     lane = uint32(thread % LANES)
     warp = uint32(cuda.blockIdx.x * ((cuda.blockDim.x + LANES - 1) // LANES) + thread // LANES)
     windows = starts.shape[0]
@@ -109,6 +110,8 @@ def backtest_policy(
             if peak > 0.0:
                 deepest = max(deepest, (peak - after) / peak)
             played = int32(t + 1)
+            if played % episode == 0 and after > 0.0:
+                account = begin_episode(account, after)
             if writes:
                 equities[uint32(t), w] = after
                 actions[uint32(t), w] = action

@@ -154,3 +154,24 @@ def portfolio_features(portfolio, rules):
     """The three portfolio features of the state: equity / initial, position share, spread."""
     price = portfolio.last
     return equity_at(portfolio, price, rules) / portfolio.initial, position_share(portfolio, price, rules), portfolio.spread
+
+
+@njit(error_model="numpy")
+def begin_episode(portfolio, equity):
+    """The account as it is, with the state's equity counted from here on as from an episode's start.
+
+    A policy has seen equity / initial capital over the length of an episode only; played on for longer it would meet values that
+    it never learned from. Money, costs and the peak go on.
+    """
+    return Portfolio(
+        portfolio.cash,
+        portfolio.position,
+        portfolio.entry,
+        equity,
+        portfolio.spread,
+        portfolio.last,
+        portfolio.reserve,
+        portfolio.costs,
+        portfolio.exposure,
+        portfolio.peak,
+    )

@@ -28,6 +28,7 @@ GAMES = {
     "dear": {"market.spread_bps": 5.0, "market.financing_rate": 0.3, "market.min_fee": 1.0, "market.tick": 0.01, "market.lot": 0.5},
     "ruin": {"market.leverage": 30.0, "market.fill_at": "close"},
     "softmax": {"evaluate.policy": "softmax"},
+    "episodes": {"market.leverage": 20.0, "episodes.length": 3},
 }
 
 
