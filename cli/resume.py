@@ -37,7 +37,7 @@ def go_on(path: str, given: dict[str, tuple[str, Any]], algorithm: str | None = 
         from numba_rl.data.market import load_market
         from rltrain.training import say_market, work
 
-        market = load_market(config)
+        market = load_market(config).for_training()
         say_market(market)
         run.save_config(config)
         run.begin()

@@ -70,7 +70,7 @@ def _start(config: Config, out: str | None, *, overwrite: bool) -> None:
     from numba_rl.data.market import load_market
     from rltrain.training import say_market, work
 
-    market = load_market(config)
+    market = load_market(config).for_training()
     say_market(market)
     name = f"{config.algorithm}-{Path(market.source).name.partition('.')[0]}"
     with RunDir.create(out, config, name=name, overwrite=overwrite) as run:

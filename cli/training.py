@@ -30,6 +30,7 @@ def work(config: Config, run: RunDir, market: "Market", *, resume: bool) -> None
     from numba_rl.trainer import session
 
     started = time.monotonic()
+    click.echo(f"memory: {session.needs(config, market, run.meta().get('sizes'))}")
     click.echo(f"run: {run.path}")
     validate = validator(market, config)
     with StopRequest() as stop, TrainingProgress(config.train.steps, config.train.time_limit) as progress:

@@ -26,7 +26,7 @@ class Market:
     prices: np.ndarray  # float64 [T, 4]: open, high, low, close
     volume: np.ndarray | None  # float64 [T]
     features: np.ndarray  # float32 [T, F], scaled
-    raw_features: np.ndarray  # float32 [T, F]
+    raw_features: np.ndarray  # float32 [T, F]; [0, F] in a market that is only trained on
     regime: (
         np.ndarray
     )  # float32 [T, 3], unscaled: features 3, 40, 41 (log close return, trend strength, volatility regime), whatever the set
@@ -50,9 +50,15 @@ class Market:
         """A scaling fitted on the bars of one range, such as a fold's training bars."""
         return Scaling.fit(self.raw_features[rows.start : rows.stop], self.scaling.clip, self.names, self.source)
 
+    def for_training(self) -> "Market":
+        """The same market without what only another scaling would need (unscaled features, volume): its memory is free once this is gone."""
+        return replace(self, raw_features=np.empty((0, len(self.names)), np.float32), volume=None)
+
     def with_scaling(self, scaling: Scaling) -> "Market":
         """The same market, its features scaled by `scaling`. CheckpointError: it was fitted on other features."""
         _require_same_features(scaling, self.names, self.source)
+        if len(self.raw_features) != len(self):
+            raise ValueError("a market for training has no unscaled features left to scale")
         return replace(self, scaling=scaling, features=scaling.apply(self.raw_features, self.source))
 
 

@@ -4,8 +4,12 @@ Parameters of two networks lie flat, float32 [n]: the weight matrices of the fir
 tail) of the first and of the second. weight_gradient float32 [n_w] comes from matrix products; the tail's gradient is still
 spread over partial float32 [G, n - n_w] and is summed here, in a fixed order. `splits` (weights, tail) says where the second
 network begins; each network's gradient is clipped by its own norm. `squares` float32 [blocks] holds a sum of squares a
-block; the Adam kernel adds them in order in every block, so that all blocks see the same norms. The step is skipped, weights
-and moments untouched, where a norm is not finite or `halt` is set; a broken step is counted.
+block; the Adam kernel adds them in order in every block, so that all blocks see the same norms. The loss is summed beside them:
+loss float32 [1] = sum of parts[g, k] x shares[k] over parts float32 [G', K'] and shares float32 [K <= K'].
+
+The step is skipped, weights and moments untouched, where a norm or the loss is not finite, or where `stop` (this update is not
+to be made) or `halted` (none is, any more), float32 [1] each, is not 0; a broken step is counted. left_out float32 [1] then is 1,
+else 0.
 
 settings float32 [4] in device memory: learning rate, beta1, beta2, epsilon. counts int64 [4]: steps made (even and odd
 turns, so that no block reads what another writes), broken steps, broken steps in a row. shadow uint32 [n / 2]: the
@@ -36,8 +40,8 @@ def make_kernels(lanes=32, warps=8):
     """(norm, adam) kernels for blocks of `warps` warps of `lanes` threads: 8 x 32 on a GPU, less in the simulator."""
     threads = lanes * warps
 
-    def norm(weight_gradient, partial, tail_gradient, weight_split, tail_split, squares):
-        """Grid: norm_blocks(n_w, weight_split, n - n_w, tail_split) blocks."""
+    def norm(weight_gradient, partial, tail_gradient, weight_split, tail_split, squares, parts, shares, loss):
+        """Grid: norm_blocks(n_w, weight_split, n - n_w, tail_split) blocks and one more, for the loss."""
         scratch = cuda.shared.array(32, float32)
         sums = cuda.shared.array((STRANDS, COLUMNS), float32)
         t = cuda.threadIdx.x
@@ -48,7 +52,10 @@ def make_kernels(lanes=32, warps=8):
         weight_blocks = first_blocks + (weights - weight_split + CHUNK - 1) // CHUNK
         tail_blocks = weight_blocks + (tail_split + COLUMNS - 1) // COLUMNS
         square = float32(0.0)
-        if block < weight_blocks:
+        if block == squares.shape[0]:
+            for i in range(t, parts.shape[0] * shares.shape[0], threads):
+                square += parts[i // shares.shape[0], i % shares.shape[0]] * shares[i % shares.shape[0]]
+        elif block < weight_blocks:
             first = block * CHUNK
             stop = weight_split
             if block >= first_blocks:
@@ -80,11 +87,14 @@ def make_kernels(lanes=32, warps=8):
                     square += total * total
         total = block_sum(square, scratch)
         if t == 0:
-            squares[block] = total
+            if block == squares.shape[0]:
+                loss[0] = total
+            else:
+                squares[block] = total
 
     def adam(
-        parameters, first_moment, second_moment, weight_gradient, tail_gradient, weight_split, tail_split, squares, settings,
-        max_norm, halt, counts, turn, norms, shadow,
+        parameters, first_moment, second_moment, weight_gradient, tail_gradient, weight_split, tail_split, squares, loss, settings,
+        max_norm, stop, halted, left_out, counts, turn, norms, shadow,
     ):  # fmt: skip
         """A thread a pair of parameters; turn is 0 or 1, changing from call to call."""
         scratch = cuda.shared.array(32, float32)
@@ -104,13 +114,15 @@ def make_kernels(lanes=32, warps=8):
         second_norm = float32(math.sqrt(block_sum(other, scratch)))
         made = counts[turn]
         # NaN fails the comparison too
-        finite = first_norm < float32(math.inf) and second_norm < float32(math.inf)
-        applied = halt[0] == 0 and finite
+        finite = first_norm < float32(math.inf) and second_norm < float32(math.inf) and abs(loss[0]) < float32(math.inf)
+        wanted = stop[0] == float32(0.0) and halted[0] == float32(0.0)
+        applied = wanted and finite
         if cuda.blockIdx.x == 0 and t == 0:
             counts[1 - turn] = made + 1 if applied else made
-            if halt[0] == 0:
+            if wanted:
                 counts[2] += 0 if finite else 1
                 counts[3] = 0 if finite else counts[3] + 1
+            left_out[0] = float32(0.0) if applied else float32(1.0)
             norms[0] = first_norm
             norms[1] = second_norm
         if applied:

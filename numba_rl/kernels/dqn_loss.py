@@ -7,9 +7,10 @@ The two streams end in one product of C columns: column 0 the value, 1 .. A the 
 online float32 [2 B, C]: of the states, then of the next states; target float32 [B, C]: of the next states; both without their
 biases, float32 [C]. actions int32, rewards, discounts, weights float32 [B]; flags int32 [B], bit 0: no next state.
 settings float32 [2]: 1 / B, and Huber's edge (infinity: squared loss). double int64: 0 lets the target network pick as well.
-out: errors float32 [B] (q - y); gradient uint32 [B, C / 2] bf16 pairs, of the mean weighted loss at the products; partial
-float32 [G, n]: the block's column sums of it from `offset` on (the biases' gradient); stats float32 [G, 3]: the block adds its
-sums of loss, |error| and q, where they are finite. No atomics: block g owns row g.
+out: errors float32 [B] (q - y); values float32 [B] (q); gradient uint32 [B, C / 2] bf16 pairs, of the mean weighted loss at the
+products; partial float32 [G, n]: the block's column sums of it from `offset` on (the biases' gradient); losses float32 [G, 1]: the
+block's sum of weighted losses, finite or not; stats float32 [G, 3]: the block adds its sums of loss, |error| and q, where they are
+finite. No atomics: block g owns row g.
 Launch: G blocks of `warps` warps. Cost: memory-bound, 16 C bytes a sample.
 """
 
@@ -31,20 +32,22 @@ def make_dqn_loss(actions, columns, lanes=32, warps=8):
     share = float32(1.0 / actions)
     threads = lanes * warps
     held = 2 * rounds
+    summed = STATS + 1
 
     def dqn_loss(
-        online, bias, target, target_bias, taken, rewards, discounts, flags, weights, settings, double, errors, gradient, partial, offset,
-        stats,
+        online, bias, target, target_bias, taken, rewards, discounts, flags, weights, settings, double, errors, values, gradient, partial,
+        offset, losses, stats,
     ):  # fmt: skip
         scratch = cuda.shared.array(32, float32)
         columns_of = cuda.shared.array((warps, columns), float32)
-        sums = cuda.shared.array((warps, STATS), float32)
+        sums = cuda.shared.array((warps, summed), float32)
         own = cuda.local.array(held, float32)  # this lane's share of the biases' gradient
         lane = int32(cuda.threadIdx.x % lanes)
         warp = int32(cuda.threadIdx.x // lanes)
         batch = errors.shape[0]
         for k in range(held):
             own[k] = float32(0.0)
+        whole_sum = float32(0.0)
         loss_sum = float32(0.0)
         error_sum = float32(0.0)
         q_sum = float32(0.0)
@@ -107,6 +110,8 @@ def make_dqn_loss(actions, columns, lanes=32, warps=8):
             if inside:
                 if lane == 0:
                     errors[i] = error
+                    values[i] = q
+                whole_sum += loss
                 if loss - loss == float32(0.0) and q - q == float32(0.0):
                     loss_sum += loss
                     error_sum += size
@@ -120,8 +125,9 @@ def make_dqn_loss(actions, columns, lanes=32, warps=8):
             sums[warp, 0] = loss_sum
             sums[warp, 1] = error_sum
             sums[warp, 2] = q_sum
+            sums[warp, STATS] = whole_sum
         cuda.syncthreads()
-        for c in range(cuda.threadIdx.x, columns + STATS, threads):
+        for c in range(cuda.threadIdx.x, columns + summed, threads):
             total = float32(0.0)
             if c < columns:
                 for other in range(warps):
@@ -130,6 +136,9 @@ def make_dqn_loss(actions, columns, lanes=32, warps=8):
             else:
                 for other in range(warps):
                     total += sums[other, c - columns]
-                stats[cuda.blockIdx.x, c - columns] += total
+                if c < columns + STATS:
+                    stats[cuda.blockIdx.x, c - columns] += total
+                else:
+                    losses[cuda.blockIdx.x, 0] = total
 
     return jit(dqn_loss)

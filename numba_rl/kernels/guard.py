@@ -1,7 +1,8 @@
 """Is an update sound? One launch after each, on the device: checks, running averages, and every few updates the values' spread.
 
 Inputs of an update, all on the device: loss float32 [1]; norms float32 [k]: gradient norms before clipping; values float32
-[count]: Q-values (or the critic's) of its batch; stop float32 [1]: 1, this update was not meant to be made, and is not judged.
+[count]: Q-values (or the critic's) of its batch; stop float32 [1]: 1, this update was not meant to be made, and is not judged. Nothing is
+judged any more after a halt.
 
 thresholds float32 [3]: bound of losses, norm below which a gradient counts as collapsed, |mean value| that counts as diverged.
 limits int64 [3]: collapsed updates in a row, skipped updates in a row, updates between statistics of the values.
@@ -99,7 +100,7 @@ def write_spread(total, square, low, high, count, shift, running):
 
 
 def _guard_all(loss, norms, values, count, stop, thresholds, limits, counts, running, halted, figures, record):
-    if stop[0] != 0.0:
+    if stop[0] != 0.0 or halted[0] != 0.0:
         return
     mean = float32(0.0)
     due = count > 0 and counts[0] % limits[2] == 0
@@ -123,7 +124,9 @@ def guard_kernel(threads):
 
     def guard(loss, norms, values, count, stop, thresholds, limits, counts, running, halted, figures, record):
         sums = cuda.shared.array((threads, 4), float32)
-        if stop[0] == float32(0.0):  # the same for all threads
+        judging = stop[0] == float32(0.0) and halted[0] == float32(0.0)
+        cuda.syncthreads()  # all threads have seen the same before one of them sets `halted`
+        if judging:
             thread = cuda.threadIdx.x
             due = count > 0 and counts[0] % limits[2] == 0
             shift = values[0]

@@ -13,7 +13,7 @@ logits float32 [M, 48] without their bias (45 used); logit_bias float32 [48]; hi
 outputs; head float32 [H + 1]: weight and bias; actions, log_probs, advantages, returns [M]; parts: the
 minibatches' advantage statistics (kernels.minibatch); settings float32 [4] in device memory: clip, value_coef, entropy_coef,
 and 1 where advantages are normalised. Out: logit_gradient uint32 [M, 24];
-hidden_gradient uint32 [M, H / 2], the ReLU's backward applied; partial float32 [G, B]: the gradient of the logit bias (48)
+hidden_gradient uint32 [M, H / 2], the ReLU's backward applied; values float32 [M]: v; partial float32 [G, B]: the gradient of the logit bias (48)
 from column `actor_offset` on, of the bias of the hidden layer (H) and the head (H + 1) from `critic_offset` on, summed over
 each block; sums float32 [G, 8]: policy, value (without
 its weight), entropy, approximate KL ((r - 1) - log r), clipped, samples, 0, 0. Launch: G blocks of 32 groups of
@@ -52,7 +52,7 @@ def make_ppo_loss(actions, hidden_pairs, lanes=LANES, warps=GROUPS_A_BLOCK):
 
     def ppo_loss(
         logits, logit_bias, hidden, head, taken, old_log_probs, advantages, returns, parts, minibatch, settings,
-        logit_gradient, hidden_gradient, partial, actor_offset, critic_offset, sums,
+        logit_gradient, hidden_gradient, values, partial, actor_offset, critic_offset, sums,
     ):  # fmt: skip
         scratch = cuda.shared.array(32, float32)
         gathered = cuda.shared.array((warps, width), float32)
@@ -157,7 +157,8 @@ def make_ppo_loss(actions, hidden_pairs, lanes=LANES, warps=GROUPS_A_BLOCK):
                 h[2 * k] = low(word) if pair < hidden_pairs else float32(0.0)
                 h[2 * k + 1] = high(word) if pair < hidden_pairs else float32(0.0)
                 value += h[2 * k] * weight[2 * k] + h[2 * k + 1] * weight[2 * k + 1]
-            error = group_sum(value, lanes, scratch) + head_bias - returns[i]
+            value = group_sum(value, lanes, scratch) + head_bias
+            error = value - returns[i]
             value_slope = float32(2.0) * value_coef * share * error
             for k in range(hidden_steps):
                 pair = lane + k * lanes
@@ -171,6 +172,8 @@ def make_ppo_loss(actions, hidden_pairs, lanes=LANES, warps=GROUPS_A_BLOCK):
                     hidden_gradient[i, pair] = pack(even, odd)
             head_bias_sum += value_slope
             if live:
+                if lane == 0:
+                    values[i] = value
                 policy_sum -= min(surrogate, bounded)
                 value_sum += error * error
                 entropy_sum -= negative_entropy

@@ -1,7 +1,7 @@
 """Writes new priorities of a batch and recomputes the sums above them: one launch.
 
 Shapes: slots i64 [B], in any order and with duplicates; errors f32 [B]; stamp i64 [1], the insert counter when the batch was
-drawn; peak f32 [1], the largest priority stored then; the tree as in replay_layout.
+drawn; peak f32 [1], the largest priority stored then; skip f32 [1]: not 0, nothing is done; the tree as in replay_layout.
 Launch: a block a top. Every block reads the whole batch and keeps what lies under its top, so one block owns each slot and
 each sum, and block barriers are the only order that is needed: clear the slots, take the largest of the duplicates by an
 integer maximum (which no order of arrival can change), recompute the touched nodes from their leaves, then the top.
@@ -46,7 +46,9 @@ def update_kernel(layout: Layout, warps: int):
         return (slot if slot >= int64(0) and slot < int64(all_leaves) else int64(all_leaves)) - first_leaf
 
     @gpu.jit
-    def update(slots, errors, count, stamp, peak, leaves, bits, sums, peaks, tops, top_peaks, counters, settings):
+    def update(slots, errors, count, stamp, peak, skip, leaves, bits, sums, peaks, tops, top_peaks, counters, settings):
+        if skip[0] != float32(0):  # the same for all threads
+            return
         scratch = cuda.shared.array(lanes, float64)
         node_sums = cuda.shared.array(node_fan, float64)
         node_peaks = cuda.shared.array(node_fan, float32)
@@ -147,11 +149,11 @@ def update_kernel(layout: Layout, warps: int):
     return update
 
 
-def launch_update(layout: Layout, ring: RingViews, slots, errors, stamp, peak, stream, warps: int):
-    """Applies td errors f32 [B] to slots i64 [B]; `stamp` and `peak` belong to the batch. Asynchronous on `stream`."""
+def launch_update(layout: Layout, ring: RingViews, slots, errors, stamp, peak, skip, stream, warps: int):
+    """Applies td errors f32 [B] to slots i64 [B] unless skip f32 [1] is set; `stamp` and `peak` belong to the batch. Asynchronous on `stream`."""
     kernel = update_kernel(layout, warps)
     kernel[layout.tops, warps * layout.lanes, stream](
-        slots, errors, slots.shape[0], stamp, peak,
+        slots, errors, slots.shape[0], stamp, peak, skip,
         ring.leaves, ring.bits, ring.sums, ring.peaks, ring.tops, ring.top_peaks, ring.counters, ring.settings,
     )  # fmt: skip
 

@@ -63,7 +63,7 @@ class DeviceReplay:
         self._cumulated = zeros(1, torch.float64)
         if self.mode == at.RANK:
             self._cumulated = torch.from_numpy(cumulated_ranks(capacity, rules.alpha)).to(device)
-        self._peak = zeros(1, torch.float32)
+        self._peak, self._never = zeros(1, torch.float32), zeros(1, torch.float32)
         view = gpu.view
         self._views = RingViews(
             leaves=view(self.leaves), bits=view(self.leaves.view(torch.int32)), sums=view(self.sums), peaks=view(self.peaks),
@@ -116,10 +116,10 @@ class DeviceReplay:
         self._launch(launch_sample, self.layout, self.mode, self._views, batch.views, self.rules.seed, warps=self._sample_warps)
         return batch
 
-    def update(self, batch: Batch, errors):
+    def update(self, batch: Batch, errors, skip=None):
         errors = interface.check_errors(errors, len(batch), self.device)
         if self.mode != at.UNIFORM:
-            self._update(batch.views.slots, errors, batch.views.stamp, batch.views.peak)
+            self._update(gpu.view(batch.indices), errors, gpu.view(batch.stamp), gpu.view(batch.peak), skip)
 
     def update_slots(self, slots, errors):
         slots = interface.check_slots(slots, self.device)
@@ -127,7 +127,7 @@ class DeviceReplay:
         if self.mode == at.UNIFORM or slots.shape[0] == 0:
             return
         self._launch(launch_peak, self.layout, self._views, self._peak_view)
-        self._update(gpu.view(slots), errors, self._views.counters, self._peak_view)  # stamped now: nothing is stale
+        self._update(gpu.view(slots), errors, self._views.counters, self._peak_view, None)  # stamped now: nothing is stale
 
     def locate(self, masses) -> torch.Tensor:
         """int64 [n]: the slot under each mass, float64 [n] of [0, total); a mass at or past the total gives the last one."""
@@ -168,7 +168,7 @@ class DeviceReplay:
         self._launch(launch_sample, self.layout, self.mode, self._views, batch.views, self.rules.seed, warps=self._sample_warps)
         self._launch(launch_peak, self.layout, self._views, self._peak_view)
         rejected = torch.full((size,), float("nan"), device=self.device)
-        self._update(batch.views.slots, rejected, batch.views.stamp, batch.views.peak)
+        self._update(batch.views.slots, rejected, batch.views.stamp, batch.views.peak, None)
         self.counters.copy_(before)
         self._since_sort = since
 
@@ -231,8 +231,9 @@ class DeviceReplay:
         errors = gpu.view(errors) if errors is not None else None
         self._launch(launch_insert, self.layout, self._views, views, errors, count, warps=self._sample_warps)
 
-    def _update(self, slots, errors, stamp, peak):
-        self._launch(launch_update, self.layout, self._views, slots, gpu.view(errors), stamp, peak, warps=self._update_warps)
+    def _update(self, slots, errors, stamp, peak, skip):
+        skip = self._never if skip is None else skip.reshape(1)
+        self._launch(launch_update, self.layout, self._views, slots, gpu.view(errors), stamp, peak, gpu.view(skip), warps=self._update_warps)
 
     def _launch(self, launch, *arguments, **options):
         try:

@@ -104,9 +104,9 @@ class HostReplay:
                 getattr(given, name).copy_(getattr(batch, name))
         return given
 
-    def update(self, batch: Batch, errors):
+    def update(self, batch: Batch, errors, skip=None):
         errors = interface.check_errors(errors, len(batch), self.device)
-        if self.mode != at.UNIFORM:
+        if self.mode != at.UNIFORM and (skip is None or not skip):
             self._update(batch.indices.cpu().numpy(), errors, int(batch.stamp), np.float32(float(batch.peak)))
 
     def update_slots(self, slots, errors):

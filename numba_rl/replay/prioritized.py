@@ -13,7 +13,7 @@ from numba_rl.replay.host import HostReplay
 from numba_rl.replay.interface import Batch, ReplayFailure, ReplayRules, auto_capacity
 from numba_rl.replay.schedule import BetaSchedule
 
-_HOST_CAPACITY = 100_000
+HOST_CAPACITY = 100_000
 
 
 class PrioritizedReplay:
@@ -45,7 +45,7 @@ class PrioritizedReplay:
         device = torch.device(device)
         if capacity is None:
             capacity = (
-                auto_capacity(*torch.cuda.mem_get_info(device), row_bytes(state_width, mode)) if device.type == "cuda" else _HOST_CAPACITY
+                auto_capacity(*torch.cuda.mem_get_info(device), row_bytes(state_width, mode)) if device.type == "cuda" else HOST_CAPACITY
             )
         if device.type == "cuda":
             try:
@@ -87,13 +87,14 @@ class PrioritizedReplay:
         """
         return self._do("sample", size)
 
-    def update(self, batch: Batch, errors):
+    def update(self, batch: Batch, errors, skip: torch.Tensor | None = None):
         """New priorities from td errors, float [B], for a batch as drawn: |td|^alpha + eps, within [eps, max_priority].
 
         Slots overwritten since the draw keep their new priority. A slot drawn twice takes the larger. NaN keeps the old priority, an
         infinite error takes the largest priority stored when the batch was drawn; see `rejected`. Nothing in uniform mode.
+        skip: float32 scalar on `device`; where it is not 0, as of a step that was not made, nothing is changed or counted.
         """
-        self._do("update", batch, errors)
+        self._do("update", batch, errors, skip)
 
     def update_slots(self, slots, errors):
         """As `update`, for slots of your own choice, integer [n]; those outside the filled ring are ignored and counted."""

@@ -52,5 +52,5 @@ class Curiosity:
             self.optimizer.zero_grad()
             loss = self.errors(bars[part], actions[part]).mean()
             loss.backward()
-            self.optimizer.step(self.keep)
+            self.optimizer.step(self.keep, loss)
         return loss.detach()

@@ -15,7 +15,9 @@ from numba_rl.collect.batched import BatchedCollector
 from numba_rl.collect.experience import Chooser, Experience
 from numba_rl.config import Config
 from numba_rl.data.market import Market
+from numba_rl.kernels.replay_layout import INSERTED
 from numba_rl.replay import PrioritizedReplay
+from numba_rl.replay.interface import rejected_of
 from numba_rl.trainer.checkpoint import Policy
 from numba_rl.trainer.curiosity import Curiosity
 from numba_rl.trainer.dqn_fused import FusedLearner, fits
@@ -24,6 +26,7 @@ from numba_rl.trainer.dqn_update import Learner
 from numba_rl.trainer.episodes import Episodes
 from numba_rl.trainer.guard import Guard
 from numba_rl.trainer.precision import resolve
+from numba_rl.trainer.readback import Readback
 
 STEPS_PER_UPDATE = 128  # of the environments, where dqn.updates is not set
 CURIOSITY_STEPS = 4  # steps of the forward model an epoch
@@ -63,6 +66,7 @@ class Dqn:
         self.updates = dqn.updates or max(1, self.steps_per_epoch // STEPS_PER_UPDATE)
         self.episodes = Episodes(collector.episodes, self.device)
         self.report: dict[str, torch.Tensor] = {}
+        self.readback = Readback(self.device)
         self.observe: Callable = lambda rollout: None  # called with each rollout, where a GPU captures it as well
         self.epochs = 0
         self._graphs: dict = {}  # "play", and the updates by their number
@@ -74,9 +78,9 @@ class Dqn:
         return self.learner.network
 
     @property
-    def guard(self) -> Guard | None:
-        """What judges the updates; None where they are judged an epoch at a time."""
-        return getattr(self.learner, "guard", None)
+    def guard(self) -> Guard:
+        """What judges the updates."""
+        return self.learner.guard
 
     @property
     def precision(self) -> str:
@@ -108,6 +112,7 @@ class Dqn:
             rollout = self.collector.rollout
             order = torch.arange(self.steps_per_epoch, device=self.device)
             self.report["losses/curiosity_loss"] = self.curiosity.train(rollout.bars, rollout.actions, order.tensor_split(CURIOSITY_STEPS))
+        self._report()
         self.epochs += 1
 
     def _collect(self) -> None:
@@ -172,23 +177,27 @@ class Dqn:
 
     # ------------------------------------------------------------------------------------------------ figures
 
+    def _report(self) -> None:
+        """Send the epoch's figures on their way to the host."""
+        counters = torch.as_tensor(self.replay.backend.counters).to(self.device)  # no copy where the replay lies there
+        self.readback.pack({f"learner/{name}": tensor for name, tensor in self.learner.reported().items()} | self.report | {"replay": counters})
+        self.readback.send()
+
     def statistics(self) -> dict[str, float]:
-        """Figures of the last epoch, read from the device; nan where there is none."""
-        figures = {f"losses/{name}": value for name, value in self.learner.figures().items()}
-        figures |= {"charts/learning_rate": self.learner.learning_rate, "charts/epsilon": self.chooser.epsilon()}
-        rejected = self.replay.rejected()
-        figures |= {"replay/size": float(len(self.replay)), "replay/rejected": float(rejected["nan"] + rejected["infinite"])}
-        report = dict(self.report)
-        returns, lengths, finished, ruined = report.pop("rollout/finished").tolist()
-        figures |= {name: float(value) for name, value in report.items()}
+        """Figures of the last epoch, waiting for them; nan where there is none."""
+        read = self.readback.read()
+        learner = self.learner.figures({name.removeprefix("learner/"): part for name, part in read.items()})
+        figures = {"charts/learning_rate": learner.pop("learning_rate"), "charts/epsilon": self.chooser.epsilon()}
+        figures |= {f"losses/{name}": value for name, value in learner.items()}
+        rejected = rejected_of(read["replay"])
+        size = min(read["replay"][INSERTED], self.replay.capacity)
+        figures |= {"replay/size": size, "replay/rejected": float(rejected["nan"] + rejected["infinite"])}
+        returns, lengths, finished, ruined = read["rollout/finished"]
+        figures |= {name: read[name][0] for name in self.report if name != "rollout/finished"}
         figures |= {"rollout/episodes": finished, "rollout/ruined": ruined}
         figures |= {"rollout/ep_rew_mean": returns / finished if finished else math.nan}
         figures |= {"rollout/ep_len_mean": lengths / finished if finished else math.nan}
         return figures
-
-    def skipped_in_a_row(self) -> int:
-        """Updates left out since the last one that was made."""
-        return self.learner.skipped_in_a_row
 
     def policy(self, market: Market) -> Policy:
         """The policy as it is now, on the CPU, for validation; on the CPU path it shares the weights and is good until the next epoch."""

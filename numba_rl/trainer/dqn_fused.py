@@ -13,19 +13,23 @@ against each other.
 import contextlib
 import copy
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 
 from numba_rl.config import Config
-from numba_rl.gpu import blocks_for, stream, view
+from numba_rl.gpu import blocks_for, view
 from numba_rl.kernels import adam, relu_grad
 from numba_rl.kernels.dqn_loss import STATS, make_dqn_loss
+from numba_rl.kernels.polyak import THREADS, launch_polyak
 from numba_rl.replay import PrioritizedReplay
 from numba_rl.rules.actions import ACTIONS
+from numba_rl.trainer.branches import Branches
 from numba_rl.trainer.dqn_losses import HUBER
 from numba_rl.trainer.dqn_networks import QNetwork
 from numba_rl.trainer.dqn_update import Noise
+from numba_rl.trainer.guard import Guard
 from numba_rl.trainer.optimizer import EPSILON
 
 COLUMNS = 48  # of the last product: the value, 45 advantages, zeros
@@ -56,9 +60,9 @@ class FusedLearner:
         self.target = copy.deepcopy(network).requires_grad_(False)
         network.requires_grad_(False)
         self.noise = Noise(network, config.train.seed, 0)  # none: this network has no noisy layers
-        batch = replay.batch(dqn.batch)
-        self.batch, self._acting = batch, None
-        rows, width = dqn.batch, (batch.stacked.shape[1] + 7) // 8 * 8
+        self.guard = Guard(config.guard, self.device)
+        self.batch, self._acting = replay.batch(dqn.batch), None
+        rows, width = dqn.batch, (self.batch.stacked.shape[1] + 7) // 8 * 8
         self._lay_out(width, network.inputs)
         size, new = self.matrices + self.tail, self._new
         self.weights, self.target_weights, self.first_moment, self.second_moment = (new(size) for _ in range(4))
@@ -71,24 +75,24 @@ class FusedLearner:
         self.mask[0, : self.head] = 1.0
         self.mask[1 : ACTIONS + 1, self.head :] = 1.0
         self.groups = max(1, min(MOST_GROUPS, rows // relu_grad.ROWS))
-        self.partial, self.stats = new(self.groups, self.tail), new(self.groups, STATS)
+        self.partial, self.losses, self.stats = new(self.groups, self.tail), new(self.groups, 1), new(self.groups, STATS)
         half = torch.bfloat16
         self.x = new(2 * rows, width, dtype=half)
         self.h = [new(2 * rows, out, dtype=half) for out in self.sizes]
         self.target_h = [new(rows, out, dtype=half) for out in self.sizes]
         self.gradients = [new(rows, out, dtype=half) for out in self.sizes]
         self.online_out, self.target_out = new(2 * rows, COLUMNS), new(rows, COLUMNS)
-        self.out_gradient, self.errors = new(rows, COLUMNS, dtype=half), new(rows)
+        self.out_gradient, self.errors, self.values = new(rows, COLUMNS, dtype=half), new(rows), new(rows)
         edge = HUBER if dqn.loss == "huber" else math.inf
         self.loss_settings = torch.tensor([1.0 / rows, edge], device=self.device)
         self.adam_settings = torch.tensor([dqn.lr, *BETAS, EPSILON], device=self.device)
-        self.counts, self.halt, self.norms = new(4, dtype=torch.int64), new(1, dtype=torch.int32), new(2)
-        self.begun = new(1, dtype=torch.int64)
+        self.counts, self.begun = new(4, dtype=torch.int64), new(1, dtype=torch.int64)
+        self.stop, self.left_out, self.loss, self.norms = new(1), new(1), new(1), new(2)
         self.squares = new(adam.norm_blocks(self.matrices, self.matrices, self.tail, self.tail))
         self._loss = make_dqn_loss(ACTIONS, COLUMNS, lanes, warps)
         self._relu_grad = relu_grad.make_relu_grad(lanes)
         self._norm, self._adam = adam.make_kernels(lanes, warps)
-        self._side = [torch.cuda.Stream(self.device) for _ in range(2)] if self.device.type == "cuda" else []
+        self._branches = Branches(self.device, 2)
 
     def _new(self, *shape, dtype=torch.float32):
         return torch.zeros(shape, dtype=dtype, device=self.device)
@@ -132,26 +136,6 @@ class FusedLearner:
         self.shadow.copy_(self.weights)
         self.target_shadow.copy_(self.target_weights)
 
-    # ------------------------------------------------------------------------------------------------ streams
-
-    def _stream(self):
-        return stream(torch.cuda.current_stream(self.device).cuda_stream) if self._side else 0
-
-    @contextlib.contextmanager
-    def _branch(self, index):
-        """Work that runs beside the current stream, after all that was put there before."""
-        if not self._side:
-            yield
-            return
-        side = self._side[index]
-        side.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(side):
-            yield
-
-    def _join(self, *indices):
-        for index in indices if self._side else ():
-            torch.cuda.current_stream(self.device).wait_stream(self._side[index])
-
     def _pairs(self, tensor):
         return view(tensor.view(torch.int32).view(torch.uint32))
 
@@ -164,10 +148,10 @@ class FusedLearner:
     def updates(self, count: int) -> None:
         """`count` updates, one after the other."""
         for index in range(count):
-            self.replay.sample(self.config.batch)
+            self.batch = self.replay.sample(self.config.batch)
             self._learn(index % 2)
-            self._join(1)  # the next draw needs the new priorities; the target moves while it is made
-        self._join(0)
+            self._branches.join(1)  # the next draw needs the new priorities; the target moves and the guard judges while it is made
+        self._branches.join(0)
         if count % 2:
             self.counts[:1].copy_(self.counts[1:2])  # the next call begins with an even turn
 
@@ -186,26 +170,25 @@ class FusedLearner:
         return torch.add(out[:, last], self._bias(self.weights, len(self.sizes))[last], out=advantages)
 
     def _learn(self, turn) -> None:
-        """One step on what lies in the batch's buffers. Branch 0 still moves the target, branch 1 the priorities, when it returns."""
+        """One step on what lies in the batch's buffers. Branch 0 still moves the target and the guard, branch 1 the priorities, when it
+        returns: none of them before it is known whether the step was made."""
         rows, last = self.config.batch, len(self.shapes) - 1
         self.x[:, : self.batch.stacked.shape[1]].copy_(self.batch.stacked)
-        with self._branch(0):
+        with self._branches.fork(0):
             self._forward(self.target_shadow, self.x[rows:], self.target_h, self.target_out)
         self._forward(self.shadow, self.x, self.h, self.online_out)
-        self._join(0)
+        self._branches.join(0)
         batch = self.batch
-        self._loss[self.groups, self.threads, self._stream()](
+        self._loss[self.groups, self.threads, self._branches.stream()](
             view(self.online_out), view(self._bias(self.weights, last)), view(self.target_out), view(self._bias(self.target_weights, last)),
             view(batch.actions), view(batch.rewards), view(batch.discounts), view(batch.flags), view(batch.weights),
-            view(self.loss_settings), int(self.config.double), view(self.errors), self._pairs(self.out_gradient), view(self.partial),
-            self.bias_at[last], view(self.stats),
+            view(self.loss_settings), int(self.config.double), view(self.errors), view(self.values), self._pairs(self.out_gradient),
+            view(self.partial), self.bias_at[last], view(self.losses), view(self.stats),
         )  # fmt: skip
-        with self._branch(1):
-            self.replay.update(batch, self.errors)
         above = self.out_gradient
         for layer in range(last, -1, -1):
             below = self.h[layer - 1][:rows] if layer else self.x[:rows]
-            with self._branch(0) if layer else contextlib.nullcontext():
+            with self._branches.fork(0) if layer else contextlib.nullcontext():
                 self._gradient(layer, above, below)
                 if layer == last:
                     self._matrix(self.weight_gradient, last).mul_(self.mask)
@@ -214,18 +197,23 @@ class FusedLearner:
                 torch.mm(above, self._matrix(self.shadow, layer), out=gradient)
                 self._relu_backward(gradient, below, self.bias_at[layer - 1])
                 above = gradient
-        self._join(0)
+        self._branches.join(0)
         self._step(turn)
-        with self._branch(0):
-            self.target_weights.lerp_(self.weights, self.config.target_rate)
-            self.target_shadow.copy_(self.target_weights)
+        with self._branches.fork(0):
+            launch_polyak(
+                view(self.weights), view(self.left_out), self.config.target_rate, view(self.target_weights), self._pairs(self.target_shadow),
+                stream=self._branches.stream(), threads=min(self.threads, THREADS),
+            )  # fmt: skip
+            self.guard.check(self.loss, self.norms[:1], self.values, self.stop)
+        with self._branches.fork(1):
+            self.replay.update(batch, self.errors, self.left_out)
 
     def _forward(self, shadow, x, outputs, out):
         for layer, output in enumerate(outputs):
             torch._addmm_activation(self._bias(shadow, layer), x, self._matrix(shadow, layer).t(), out=output)
             x = output
         last = self._matrix(shadow, len(outputs)).t()
-        if self._side:
+        if self.device.type == "cuda":
             torch.mm(x, last, out_dtype=torch.float32, out=out)
         else:
             torch.mm(x.float(), last.float(), out=out)
@@ -233,39 +221,39 @@ class FusedLearner:
     def _gradient(self, layer, outputs, inputs):
         """Weight gradient outputs^T inputs, float32, into its place."""
         place = self._matrix(self.weight_gradient, layer)
-        if self._side:
+        if self.device.type == "cuda":
             torch.mm(outputs.t(), inputs, out_dtype=torch.float32, out=place)
         else:
             torch.mm(outputs.float().t(), inputs.float(), out=place)
 
     def _relu_backward(self, gradient, hidden, offset):
         grid = (blocks_for(gradient.shape[1] // 4, self.lanes), self.groups)
-        self._relu_grad[grid, self.lanes * relu_grad.ROWS, self._stream()](
+        self._relu_grad[grid, self.lanes * relu_grad.ROWS, self._branches.stream()](
             self._quads(gradient), self._quads(hidden), view(self.partial), offset
         )
 
     def _step(self, turn):
         whole = self.matrices, self.tail  # one network: the second part is empty
-        self._norm[len(self.squares), self.threads, self._stream()](
-            view(self.weight_gradient), view(self.partial), view(self.tail_gradient), *whole, view(self.squares)
-        )
-        self._adam[blocks_for(len(self.weights) // 2, self.threads), self.threads, self._stream()](
+        self._norm[len(self.squares) + 1, self.threads, self._branches.stream()](
+            view(self.weight_gradient), view(self.partial), view(self.tail_gradient), *whole, view(self.squares), view(self.losses),
+            view(self.loss_settings[:1]), view(self.loss),
+        )  # fmt: skip
+        self._adam[blocks_for(len(self.weights) // 2, self.threads), self.threads, self._branches.stream()](
             view(self.weights), view(self.first_moment), view(self.second_moment), view(self.weight_gradient), view(self.tail_gradient),
-            *whole, view(self.squares), view(self.adam_settings), np.float32(self.config.max_grad_norm), view(self.halt), view(self.counts),
-            turn, view(self.norms), self._pairs(self.shadow),
+            *whole, view(self.squares), view(self.loss), view(self.adam_settings), np.float32(self.config.max_grad_norm), view(self.stop),
+            view(self.guard.halted), view(self.left_out), view(self.counts), turn, view(self.norms), self._pairs(self.shadow),
         )  # fmt: skip
 
     @torch.no_grad()
     def warm_up(self) -> None:
         """Load every kernel that `updates` launches; nothing changes."""
-        kept = [self.target_weights, self.target_shadow, self.stats, self.counts]
-        before = [tensor.clone() for tensor in kept]
+        before = self.stats.clone(), self.counts.clone()
         self.replay.prepare(self.config.batch)
-        self.halt.fill_(1)
+        self.stop.fill_(1)
         self._learn(0)
-        self._join(0, 1)
-        self.halt.zero_()
-        for tensor, value in zip(kept, before, strict=True):
+        self._branches.join(0, 1)
+        self.stop.zero_()
+        for tensor, value in zip((self.stats, self.counts), before, strict=True):
             tensor.copy_(value)
 
     # ------------------------------------------------------------------------------------------------ figures and state
@@ -275,23 +263,19 @@ class FusedLearner:
         self.stats.zero_()
         self.begun.copy_(self.counts[:1])
 
-    def figures(self) -> dict[str, float]:
-        """Means over the updates since `begin`, their number, and the updates skipped so far."""
-        made, _, skipped, _ = self.counts.tolist()
-        made -= int(self.begun)
+    def reported(self) -> dict[str, torch.Tensor]:
+        """What `figures` are made of, on the device."""
+        return {"stats": self.stats.sum(0), "counts": self.counts, "begun": self.begun, "norm": self.norms[:1], "lr": self.adam_settings[:1]}
+
+    def figures(self, read: Mapping[str, list[float]] | None = None) -> dict[str, float]:
+        """Means over the updates since `begin`, their number, the updates skipped so far, and the next one's learning rate. read: what
+        `reported` gave, if it is on the host already."""
+        read = read or {name: tensor.tolist() for name, tensor in self.reported().items()}
+        made, _, skipped, _ = read["counts"]
+        made -= read["begun"][0]
         names = ("td_loss", "td_error", "q_mean")
-        figures = {name: value / (made * self.config.batch) if made else math.nan for name, value in zip(names, self.stats.sum(0).tolist(), strict=True)}
-        return figures | {"grad_norm": float(self.norms[0]), "updates": float(made), "skipped": float(skipped)}
-
-    @property
-    def learning_rate(self) -> float:
-        """Of the next update."""
-        return float(self.adam_settings[0])
-
-    @property
-    def skipped_in_a_row(self) -> int:
-        """Updates left out since the last one that was made."""
-        return int(self.counts[3])
+        figures = {name: value / (made * self.config.batch) if made else math.nan for name, value in zip(names, read["stats"], strict=True)}
+        return figures | {"grad_norm": read["norm"][0], "updates": float(made), "skipped": float(skipped), "learning_rate": read["lr"][0]}
 
     def state(self) -> dict[str, torch.Tensor]:
         """As `dqn_update.Learner.state`, so that either goes on where the other stopped."""
@@ -301,6 +285,7 @@ class FusedLearner:
             state[f"optimizer/{name}"] = torch.cat([part.reshape(-1) for part in self.named(flat)])
         made, _, skipped, row = self.counts.float().unbind()
         state |= {"optimizer/step": made, "optimizer/skipped": skipped, "optimizer/skipped_in_a_row": row}
+        state |= {f"guard/{name}": tensor for name, tensor in self.guard.state().items()}
         return state | {"noise/online": self.noise.counter, "noise/target": torch.zeros_like(self.noise.counter)}
 
     @torch.no_grad()
@@ -315,4 +300,5 @@ class FusedLearner:
                 place += part.numel()
         for place, name in ((0, "step"), (2, "skipped"), (3, "skipped_in_a_row")):
             self.counts[place] = int(state[f"optimizer/{name}"])
+        self.guard.load({name.removeprefix("guard/"): tensor for name, tensor in state.items() if name.startswith("guard/")})
         self.refresh()

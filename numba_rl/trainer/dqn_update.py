@@ -6,7 +6,10 @@ update to update (Adam's step, the replay's counters, noise) lies in device memo
 
 import contextlib
 import copy
+import dataclasses
 import math
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 
@@ -71,6 +74,15 @@ class Noise:
         return stream(torch.cuda.current_stream(self.device).cuda_stream)
 
 
+class _Part(NamedTuple):
+    """What one batch of an update gave."""
+
+    batch: Batch
+    loss: torch.Tensor  # scalar, its share of the update's loss
+    errors: torch.Tensor  # [B]
+    q: torch.Tensor  # values of the actions taken
+
+
 class Learner:
     """The online network, its target network, and what changes them."""
 
@@ -102,25 +114,33 @@ class Learner:
         dqn = self.config
         for _ in range(count):
             self.optimizer.zero_grad()
-            for _ in range(dqn.accumulate):
-                loss, q = self._batch(self.replay.sample(dqn.batch))
-            self._step(loss, q)
+            self._step([self._part(self._drawn()) for _ in range(dqn.accumulate)])
 
-    def _batch(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Add a batch's gradient, and give it its new priorities unless it is not finite; its loss and the values of its actions."""
+    def _drawn(self) -> Batch:
+        """A new batch; where it is one of several, what its priorities will be written by is kept from the next draw."""
+        batch = self.replay.sample(self.config.batch)
+        if self.config.accumulate == 1:
+            return batch
+        return dataclasses.replace(batch, indices=batch.indices.clone(), stamp=batch.stamp.clone(), peak=batch.peak.clone())
+
+    def _part(self, batch: Batch) -> _Part:
+        """Add a batch's share of the gradient."""
         loss, errors, q = self.loss(batch)
-        (loss / self.config.accumulate).backward()
-        sound = torch.linalg.vector_norm(self.optimizer.weights.grad).isfinite() & loss.detach().isfinite()
-        self.replay.update(batch, torch.where(sound, errors, math.nan))
-        row = torch.stack([loss.detach(), errors.abs().mean(), q.detach().mean()]) / self.config.accumulate
-        self.sums[:3] += torch.where(row.isfinite(), row, torch.zeros_like(row))
-        return loss, q
+        loss = loss / self.config.accumulate
+        loss.backward()
+        return _Part(batch, loss.detach(), errors.detach(), q.detach())
 
-    def _step(self, loss: torch.Tensor, q: torch.Tensor) -> None:
-        skip = torch.maximum(self.skip, self.guard.halted[0])
-        norms = self.optimizer.step(skip=skip)
-        self.guard.check(loss, norms, q, skip)
-        made = norms[0].isfinite().float() * (1.0 - skip)
+    @torch.no_grad()
+    def _step(self, parts: list[_Part]) -> None:
+        """The step on the gradient of `parts`, and all that follows only if it is made: priorities and the target's move."""
+        loss = torch.stack([part.loss for part in parts]).sum()
+        norms = self.optimizer.step(torch.maximum(self.skip, self.guard.halted[0]), loss)
+        self.guard.check(loss, norms, parts[-1].q, self.skip)
+        for part in parts:
+            self.replay.update(part.batch, part.errors, self.optimizer.left_out)
+            row = torch.stack([part.loss, part.errors.abs().mean() / len(parts), part.q.mean() / len(parts)])
+            self.sums[:3] += torch.where(row.isfinite(), row, torch.zeros_like(row))
+        made = 1.0 - self.optimizer.left_out
         self.target_weights.lerp_(self.optimizer.weights.detach(), self.config.target_rate * made)
         self.sums[3] += torch.where(made > 0, norms[0], torch.zeros_like(norms[0]))
         self.sums[4] += made
@@ -167,9 +187,7 @@ class Learner:
         with _aside(self.device):  # autograd remembers streams, and a capture must not meet the current one
             for _ in range(2):
                 self.optimizer.zero_grad()
-                loss, _, q = self.loss(self.replay.batch(self.config.batch))
-                (loss / self.config.accumulate).backward()
-                self._step(loss, q)
+                self._step([self._part(self.replay.batch(self.config.batch)) for _ in range(self.config.accumulate)])
         self.skip.zero_()
         for tensor, value in zip(kept, before, strict=True):
             tensor.copy_(value)
@@ -178,21 +196,18 @@ class Learner:
         """Figures are those of the updates from here on."""
         self.sums.zero_()
 
-    def figures(self) -> dict[str, float]:
-        """Means over the updates since `begin`, their number, and the updates skipped so far."""
-        sums = dict(zip(SUMS, self.sums.tolist(), strict=True))
+    def reported(self) -> dict[str, torch.Tensor]:
+        """What `figures` are made of, on the device."""
+        return {"sums": self.sums, "skipped": self.optimizer.skipped, "lr": self.optimizer.lr}
+
+    def figures(self, read: Mapping[str, list[float]] | None = None) -> dict[str, float]:
+        """Means over the updates since `begin`, their number, the updates skipped so far, and the next one's learning rate. read: what
+        `reported` gave, if it is on the host already."""
+        read = read or {name: tensor.reshape(-1).tolist() for name, tensor in self.reported().items()}
+        sums = dict(zip(SUMS, read["sums"], strict=True))
         made = sums.pop("updates")
-        return {name: value / (made or math.nan) for name, value in sums.items()} | {"updates": made, "skipped": float(self.optimizer.skipped)}
-
-    @property
-    def learning_rate(self) -> float:
-        """Of the next update."""
-        return float(self.optimizer.lr)
-
-    @property
-    def skipped_in_a_row(self) -> int:
-        """Updates left out since the last one that was made."""
-        return int(self.optimizer.skipped_in_a_row)
+        means = {name: value / (made or math.nan) for name, value in sums.items()}
+        return means | {"updates": made, "skipped": read["skipped"][0], "learning_rate": read["lr"][0]}
 
     def state(self) -> dict[str, torch.Tensor]:
         """Weights, target, moments and counters, by name."""

@@ -2,7 +2,7 @@
 
 Rollout, critic, advantages and every pass of the update are captured once and replayed; what changes between replays
 (learning rate, permutation, random counters, step count) lies in device memory. The host replays, and reads the sums of an
-iteration once, at its end. The first iteration runs uncaptured: it compiles and loads what the capture then records.
+iteration once, at its end, through `trainer.readback`. The first iteration runs uncaptured: it compiles and loads what the capture then records.
 """
 
 import gc
@@ -19,8 +19,10 @@ from numba_rl.trainer import losses
 from numba_rl.trainer.checkpoint import Policy
 from numba_rl.trainer.episodes import Episodes
 from numba_rl.trainer.fused_update import FusedUpdate
+from numba_rl.trainer.guard import Guard
 from numba_rl.trainer.networks import build_actor, build_critic
 from numba_rl.trainer.ppo import FIGURES, learning_rate
+from numba_rl.trainer.readback import Readback
 
 
 class FusedPpo:
@@ -29,7 +31,6 @@ class FusedPpo:
     name = "ppo"
     FIGURES = FIGURES
     replay = None
-    guard = None  # updates are judged an epoch at a time
     precision = "bf16"
 
     def __init__(self, config: Config, collector: FusedCollector, poll: Callable[[], None] = lambda: None, **block):
@@ -41,8 +42,9 @@ class FusedPpo:
         self.critic = build_critic(config, features, generator).to(self.device)
         self.samples = collector.steps * collector.episodes
         self._actor_layers, critic_layers = ([getattr(net, name) for name in net.layers] for net in (self.actor, self.critic))
+        self.guard = Guard(config.guard, self.device)
         self.update = FusedUpdate(
-            self._actor_layers, critic_layers, collector.features, config.ppo, self.samples, config.train.seed, **block
+            self._actor_layers, critic_layers, collector.features, config.ppo, self.samples, config.train.seed, guard=self.guard, **block
         )
         rollout = collector.rollout
         self.values = torch.zeros(rollout.rows.shape, device=self.device)
@@ -51,7 +53,7 @@ class FusedPpo:
         # the layers of the update are padded; the rollout reads whole ones
         self._weights = [torch.zeros(part.shape, device=self.device) for layer in self._actor_layers for part in (layer.weight, layer.bias)]
         self.episodes = Episodes(collector.episodes, self.device)
-        self.report: dict[str, torch.Tensor] = {}
+        self.readback = Readback(self.device)
         self.observe: Callable = lambda rollout: None  # called with each rollout, where a GPU captures it as well
         self.epochs = 0
         self._graph, self._warm = None, False
@@ -80,6 +82,7 @@ class FusedPpo:
             if self._graph is None:
                 self._capture()
             self._graph.replay()
+        self.readback.send()
         self.collector.played += self.samples
         self.epochs += 1
 
@@ -116,12 +119,12 @@ class FusedPpo:
         self.update.update(
             r.bars.reshape(-1), r.account[:steps].view(-1, 3), *(part.view(-1) for part in (r.actions, r.log_probs, self.advantages, self.returns))
         )
-        self._keep("losses/explained_variance", losses.explained_variance(self.values[:steps].reshape(-1), self.returns.view(-1)))
-        self._keep("rollout/reward_mean", r.rewards.mean())
-        self._keep("rollout/equity_mean", r.account[steps, :, 0].mean())
-        self._keep("rollout/broken_slots", (r.status != 0).float().sum())
-        self._keep("rollout/finished", self.episodes.add(r, r.rewards))
-        self._keep("losses/sums", self.update.sums.sum((0, 1)))
+        self.readback.pack({
+            "losses/explained_variance": losses.explained_variance(self.values[:steps].reshape(-1), self.returns.view(-1)),
+            "rollout/reward_mean": r.rewards.mean(), "rollout/equity_mean": r.account[steps, :, 0].mean(),
+            "rollout/broken_slots": (r.status != 0).sum(), "finished": self.episodes.add(r, r.rewards),
+            "sums": self.update.sums.sum((0, 1)), "norms": self.update.norms, "counts": self.update.counts,
+        })  # fmt: skip
 
     @torch.no_grad()
     def play(self) -> None:
@@ -141,40 +144,29 @@ class FusedPpo:
             view(self.advantages), view(self.returns), **self._where(),
         )  # fmt: skip
 
-    def _keep(self, name, value):
-        """Into memory that a replay writes again."""
-        if name not in self.report:
-            self.report[name] = value.clone()
-        else:
-            self.report[name].copy_(value)
-
     def _where(self):
         if SIMULATED:
             return {"shape": (2, 2, 8)}
         return {"stream": stream(torch.cuda.current_stream(self.device).cuda_stream)}
 
     def statistics(self) -> dict[str, float]:
-        """Figures of the last iteration, read from the device; nan where there is none."""
-        policy, value, entropy, kl, clipped, seen, _, _ = self.report["losses/sums"].tolist()
+        """Figures of the last iteration, waiting for them; nan where there is none."""
+        read = self.readback.read()
+        policy, value, entropy, kl, clipped, seen, _, _ = read["sums"]
         seen = seen or float("nan")
         names = ("policy_loss", "value_loss", "entropy", "approx_kl", "clipfrac")
         figures = {f"losses/{name}": part / seen for name, part in zip(names, (policy, value, entropy, kl, clipped), strict=True)}
-        actor_norm, critic_norm = self.update.norms.tolist()
+        actor_norm, critic_norm = read["norms"]
         figures |= {"losses/grad_norm_actor": actor_norm, "losses/grad_norm_critic": critic_norm, "losses/samples": seen}
-        counts = self.update.counts.tolist()
-        figures |= {"losses/updates": seen / self.update.rows, "losses/skipped": float(counts[2])}
+        figures |= {"losses/updates": seen / self.update.rows, "losses/skipped": read["counts"][2]}
         figures["charts/learning_rate"] = self._lr
-        returns, lengths, finished, ruined = self.report["rollout/finished"].tolist()
+        returns, lengths, finished, ruined = read["finished"]
         for name in ("losses/explained_variance", "rollout/reward_mean", "rollout/equity_mean", "rollout/broken_slots"):
-            figures[name] = float(self.report[name])
+            figures[name] = read[name][0]
         figures |= {"rollout/episodes": finished, "rollout/ruined": ruined}
         figures |= {"rollout/ep_rew_mean": returns / finished if finished else float("nan")}
         figures |= {"rollout/ep_len_mean": lengths / finished if finished else float("nan")}
         return figures
-
-    def skipped_in_a_row(self) -> int:
-        """Updates left out since the last one that was made."""
-        return int(self.update.counts[3])
 
     def policy(self, market: Market) -> Policy:
         """A copy of the policy as it is now, on the CPU, for validation."""
@@ -198,6 +190,7 @@ class FusedPpo:
         state = {**self.networks(), "ppo/turn": self.update.turn, "ppo/epochs": torch.tensor([self.epochs]), "ppo/episodes": self.episodes.carried}
         state |= {"optimizer/exp_avg": self._flat(self.update.first_moment), "optimizer/exp_avg_sq": self._flat(self.update.second_moment)}
         state |= {"optimizer/step": counts[0].float(), "optimizer/skipped": counts[2].float(), "optimizer/skipped_in_a_row": counts[3].float()}
+        state |= {f"guard/{name}": tensor for name, tensor in self.guard.state().items()}
         return state | {f"collector/{name}": array for name, array in self.collector.state_dict().items()}
 
     def _places(self, padded):
@@ -213,6 +206,10 @@ class FusedPpo:
     @torch.no_grad()
     def load(self, state: Mapping) -> None:
         """Take up where `state` left off, of this trainer or that of `trainer.ppo`; the settings must be those it was made with."""
+
+        def under(prefix):
+            return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+
         for network in (self.actor, self.critic):
             network.load_state_dict({name: state[name] for name in network.state_dict()})
         self.update.refresh()
@@ -225,5 +222,5 @@ class FusedPpo:
         self.update.turn.copy_(state["ppo/turn"])
         self.episodes.carried.copy_(state["ppo/episodes"])
         self.epochs = int(state["ppo/epochs"])
-        kept = {name.removeprefix("collector/"): value.numpy() for name, value in state.items() if name.startswith("collector/")}
-        self.collector.load_state_dict(kept)
+        self.guard.load(under("guard/"))
+        self.collector.load_state_dict({name: value.numpy() for name, value in under("collector/").items()})

@@ -10,17 +10,18 @@ last critic layer of at most 128, and the GPU has bf16 (compute capability 8.0);
 `trainer.ppo`.
 """
 
-import contextlib
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import nn
 
-from numba_rl.config import PpoConfig
-from numba_rl.gpu import blocks_for, stream, view
+from numba_rl.config import GuardConfig, PpoConfig
+from numba_rl.gpu import blocks_for, view
 from numba_rl.kernels import adam, minibatch, ppo_loss, relu_grad
 from numba_rl.kernels.value_head import make_value_head
+from numba_rl.trainer.branches import Branches
+from numba_rl.trainer.guard import Guard
 from numba_rl.trainer.optimizer import EPSILON
 
 GROUPS = 264  # rows of partial sums: blocks of the loss kernel and of each bias gradient
@@ -56,14 +57,16 @@ class FusedUpdate:
         samples: int,
         seed: int,
         *,
+        guard: Guard | None = None,
         lanes: int = 32,
         warps: int = 8,
         groups: int = GROUPS,
     ):
-        """table: scaled market features float32 [T, F]. lanes, warps: the shape of a block,
-        groups: rows of partial sums; smaller in the simulator."""
+        """table: scaled market features float32 [T, F]. guard: what judges every step; None: one of the default settings. lanes, warps:
+        the shape of a block, groups: rows of partial sums; smaller in the simulator."""
         self.config, self.seed, self.lanes, self.threads, self.groups = config, seed, lanes, lanes * warps, groups
         self.device = table.device
+        self.guard = guard or Guard(GuardConfig(), self.device)
         self.features = table.shape[1]
         self.samples = samples
         self.minibatches = min(config.minibatches, samples)
@@ -92,11 +95,14 @@ class FusedUpdate:
         self.moments = new(self.minibatches, minibatch.MOMENT_BLOCKS, 2)
         self.turn = new(1, dtype=torch.int64)  # permutations used
         self.counts = new(4, dtype=torch.int64)
-        self.halt = new(1, dtype=torch.int32)
-        self.norms = new(2)
+        self.stop = new(1)  # 1 once the KL divergence has ended this update
+        self.norms, self.loss, self.left_out = new(2), new(1), new(1)
+        self.values = new(rows)  # the critic's, of the minibatch
         self.squares = new(adam.norm_blocks(self.matrices, self.weight_split, self.tail, self.tail_split))
         normalize = float(config.normalize_advantage)
         self.loss_settings = torch.tensor([config.clip, config.value_coef, config.entropy_coef, normalize], device=self.device)
+        # of a minibatch's sums in its loss: policy, value, entropy
+        self.shares = torch.tensor([1.0, config.value_coef, -config.entropy_coef], device=self.device) / rows
         self.adam_settings = torch.tensor([config.lr, *BETAS, EPSILON], device=self.device)
         self._pick, self._rows, self._states, self._moments = minibatch.make_kernels(lanes)
         group = min(lanes, ppo_loss.LANES)
@@ -104,7 +110,7 @@ class FusedUpdate:
         self._relu_grad = relu_grad.make_relu_grad(lanes)
         self._norm, self._adam = adam.make_kernels(lanes, warps)
         self._value_head = make_value_head(lanes)
-        self._side = [torch.cuda.Stream(self.device) for _ in range(2)] if self.device.type == "cuda" else []
+        self._branches = Branches(self.device, 2)
 
     def _new(self, *shape, dtype=torch.float32):
         return torch.zeros(shape, dtype=dtype, device=self.device)
@@ -182,24 +188,6 @@ class FusedUpdate:
     def _quads(self, tensor):
         return view(tensor.view(torch.int64).view(torch.uint64))
 
-    def _stream(self):
-        return stream(torch.cuda.current_stream(self.device).cuda_stream) if self._side else 0
-
-    @contextlib.contextmanager
-    def _branch(self, index):
-        """Work that runs beside the current stream, after all that was put there before."""
-        if not self._side:
-            yield
-            return
-        side = self._side[index]
-        side.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(side):
-            yield
-
-    def _join(self, index):
-        if self._side:
-            torch.cuda.current_stream(self.device).wait_stream(self._side[index])
-
     def _dense(self, name, x, rows=slice(None)):
         """ReLU(x W^T + b) in bf16."""
         return torch._addmm_activation(self._bias(self.shadow, name)[rows], x, self._matrix(self.shadow, name)[rows].t())
@@ -207,14 +195,14 @@ class FusedUpdate:
     def _gradient(self, name, outputs, inputs):
         """Weight gradient outputs^T inputs, float32, into its place."""
         place = self._matrix(self.weight_gradient, name)
-        if self._side:
+        if self.device.type == "cuda":
             torch.mm(outputs.t(), inputs, out_dtype=torch.float32, out=place)
         else:
             torch.mm(outputs.float().t(), inputs.float(), out=place)
 
     def _relu_backward(self, gradient, hidden, name):
         grid = (blocks_for(gradient.shape[1] // 4, self.lanes), self.groups)
-        self._relu_grad[grid, self.lanes * relu_grad.ROWS, self._stream()](
+        self._relu_grad[grid, self.lanes * relu_grad.ROWS, self._branches.stream()](
             self._quads(gradient), self._quads(hidden), view(self.partial), self.tail_at[name]
         )
 
@@ -225,13 +213,13 @@ class FusedUpdate:
             rows = min(VALUE_ROWS, len(bars) - start)
             x = torch.empty(rows, self.x.shape[1], dtype=torch.bfloat16, device=self.device)
             warps = self.threads // self.lanes
-            self._states[blocks_for(x.numel() // 2, self.threads), self.threads, self._stream()](
+            self._states[blocks_for(x.numel() // 2, self.threads), self.threads, self._branches.stream()](
                 self.table, view(bars), view(account), self.features, start, self._pairs(x)
             )
             h = self._dense("first", x, slice(split, None))
             for k in range(1, len(self.critic_sizes)):
                 h = self._dense(f"c{k}", h)
-            self._value_head[blocks_for(rows, warps), self.threads, self._stream()](
+            self._value_head[blocks_for(rows, warps), self.threads, self._branches.stream()](
                 self._pairs(h), view(self._bias(self.weights, "head")), start, view(values)
             )
 
@@ -241,39 +229,40 @@ class FusedUpdate:
         Nothing is read back: `sums`, `counts` and `norms` say on the device what happened.
         """
         source = [view(part) for part in (bars, account, actions, log_probs, advantages, returns)]
-        self.halt.zero_()
+        self.stop.zero_()
         self.sums.zero_()
         for epoch in range(self.config.epochs):
             self._measure(source[4])
             for part in range(self.minibatches):
                 self._minibatch(source, part, epoch * self.minibatches + part)
             self.turn += 1
+            self._branches.join(1)  # the guard has judged the last step
             if self.config.target_kl is not None:
                 self._stop_on_kl(epoch)
         if self.config.epochs * self.minibatches % 2:
             self.counts[0].copy_(self.counts[1])  # the next update begins at place 0 again
 
     def _measure(self, advantages):
-        self._moments[(self.minibatches, minibatch.MOMENT_BLOCKS), self.threads, self._stream()](
+        self._moments[(self.minibatches, minibatch.MOMENT_BLOCKS), self.threads, self._branches.stream()](
             advantages, self.seed, view(self.turn), self.rows, view(self.moments)
         )
 
     def _stop_on_kl(self, epoch):
         passed = self.sums[epoch * self.minibatches : (epoch + 1) * self.minibatches].sum((0, 1))
-        self.halt.copy_(torch.maximum(self.halt, (passed[3] > 1.5 * self.config.target_kl * passed[5]).int()))
+        self.stop.copy_(torch.maximum(self.stop, (passed[3] > 1.5 * self.config.target_kl * passed[5]).float()))
 
     def _minibatch(self, source, part, index):
         bars, account, *columns = source
-        self._pick[blocks_for(self.rows, self.threads), self.threads, self._stream()](
+        self._pick[blocks_for(self.rows, self.threads), self.threads, self._branches.stream()](
             *columns, self.seed, view(self.turn), part, view(self.source), *map(view, self.batch)
         )
         words = self.rows * self.x.shape[1] // 2
-        self._rows[blocks_for(words, self.threads), self.threads, self._stream()](
+        self._rows[blocks_for(words, self.threads), self.threads, self._branches.stream()](
             self.table, bars, account, view(self.source), self.features, self._pairs(self.x)
         )
         first = self._dense("first", self.x)
         split = self.actor_sizes[0]
-        with self._branch(0):
+        with self._branches.fork(0):
             acting = [first[:, :split]]
             for k in range(1, len(self.actor_sizes)):
                 acting.append(self._dense(f"a{k}", acting[-1]))
@@ -281,24 +270,26 @@ class FusedUpdate:
         judging = [first[:, split:]]
         for k in range(1, len(self.critic_sizes)):
             judging.append(self._dense(f"c{k}", judging[-1]))
-        self._join(0)
-        self._loss[self.groups, self.threads, self._stream()](
+        self._branches.join(0, 1)  # 1: the guard has read the values of the step before
+        self._loss[self.groups, self.threads, self._branches.stream()](
             view(logits), view(self._bias(self.weights, "logits")), self._pairs(judging[-1]), view(self._bias(self.weights, "head")),
             *map(view, self.batch), view(self.moments), part, view(self.loss_settings), self._pairs(self.logit_gradient),
-            self._pairs(self.hidden_gradient), view(self.partial), self.tail_at["logits"], self.tail_at[f"c{len(self.critic_sizes) - 1}"],
-            view(self.sums[index]),
+            self._pairs(self.hidden_gradient), view(self.values), view(self.partial), self.tail_at["logits"],
+            self.tail_at[f"c{len(self.critic_sizes) - 1}"], view(self.sums[index]),
         )  # fmt: skip
-        with self._branch(0):
+        with self._branches.fork(0):
             self._backward("a", acting, self.logit_gradient, "logits", self.first_gradient[:, :split])
         self._backward("c", judging, self.hidden_gradient, f"c{len(self.critic_sizes) - 1}", self.first_gradient[:, split:])
-        self._join(0)
+        self._branches.join(0)
         self._relu_backward(self.first_gradient, first, "first")
         self._gradient("first", self.first_gradient, self.x)
-        self._join(1)
+        self._branches.join(1)
         self._step(index)
+        with self._branches.fork(1):  # beside the next minibatch, whose step waits for it
+            self.guard.check(self.loss, self.norms, self.values, self.stop)
 
     def _logits(self, hidden):
-        if self._side:
+        if self.device.type == "cuda":
             return torch.mm(hidden, self._matrix(self.shadow, "logits").t(), out_dtype=torch.float32)
         return torch.mm(hidden.float(), self._matrix(self.shadow, "logits").t().float())
 
@@ -312,7 +303,7 @@ class FusedUpdate:
             inputs.pop()  # the loss kernel has passed the last hidden layer already
         for layer, hidden in zip(reversed(layers), reversed(inputs), strict=True):
             if kind == "c":
-                with self._branch(1):  # nothing below waits for it
+                with self._branches.fork(1):  # nothing below waits for it
                     self._gradient(layer, gradient, hidden)
             else:
                 self._gradient(layer, gradient, hidden)
@@ -327,13 +318,14 @@ class FusedUpdate:
     def _step(self, index):
         size, threads = len(self.weights), self.threads
         splits = self.weight_split, self.tail_split
-        self._norm[len(self.squares), threads, self._stream()](
-            view(self.weight_gradient), view(self.partial), view(self.tail_gradient), *splits, view(self.squares)
-        )
-        self._adam[blocks_for(size // 2, threads), threads, self._stream()](
+        self._norm[len(self.squares) + 1, threads, self._branches.stream()](
+            view(self.weight_gradient), view(self.partial), view(self.tail_gradient), *splits, view(self.squares), view(self.sums[index]),
+            view(self.shares), view(self.loss),
+        )  # fmt: skip
+        self._adam[blocks_for(size // 2, threads), threads, self._branches.stream()](
             view(self.weights), view(self.first_moment), view(self.second_moment), view(self.weight_gradient), view(self.tail_gradient),
-            *splits, view(self.squares), view(self.adam_settings), np.float32(self.config.max_grad_norm), view(self.halt),
-            view(self.counts), index % 2, view(self.norms), self._pairs(self.shadow),
+            *splits, view(self.squares), view(self.loss), view(self.adam_settings), np.float32(self.config.max_grad_norm), view(self.stop),
+            view(self.guard.halted), view(self.left_out), view(self.counts), index % 2, view(self.norms), self._pairs(self.shadow),
         )  # fmt: skip
 
     @property

@@ -1,8 +1,8 @@
 """Adam (Kingma and Ba 2015) over several networks whose parameters lie in one flat tensor, a step without a host read.
 
 Gradients lie flat too, so that the norm, the clipping and the step are each one operation. Gradients are clipped for each
-network by itself: the actor's step does not shrink because the critic's gradient is large. A step whose gradient is not
-finite, or that is told to `skip`, leaves weights, moments and step count untouched, bit for bit, and is counted.
+network by itself: the actor's step does not shrink because the critic's gradient is large. A step whose gradient or loss is not
+finite, or that is told to `skip`, leaves weights, moments and step count untouched, bit for bit; the former is counted.
 """
 
 from collections.abc import Mapping
@@ -39,14 +39,15 @@ class FlatAdam:
         self.skipped_in_a_row = torch.zeros((), device=device)
         self.moments = torch.zeros_like(self.weights.data), torch.zeros_like(self.weights.data)
         self.made = torch.zeros((), device=device)  # steps
+        self.left_out = torch.zeros((), device=device)  # 1 where the last step was not made
 
     def zero_grad(self) -> None:
         """Set all gradients to 0; backward passes then add to them."""
         self.weights.grad.zero_()
 
     @torch.no_grad()
-    def step(self, skip: torch.Tensor) -> torch.Tensor:
-        """Clip and step; nothing changes where the scalar `skip` is 1 or a gradient is not finite.
+    def step(self, skip: torch.Tensor, loss: torch.Tensor | None = None) -> torch.Tensor:
+        """Clip and step; nothing changes where the scalar `skip` is 1, or a gradient or the scalar `loss` is not finite.
 
         Returns the gradient norms before clipping, [networks], NaN or infinity included.
         """
@@ -54,18 +55,19 @@ class FlatAdam:
         scales = (self.max_norm / (norms + 1e-6)).clamp_max(1.0)
         for index, part in enumerate(self.parts):
             part.mul_(scales[index])
-        broken = 1.0 - norms.isfinite().all().float()
+        sound = norms.isfinite().all() if loss is None else norms.isfinite().all() & loss.isfinite()
+        broken = 1.0 - sound.float()
         counted = broken * (1.0 - skip)
         self.skipped += counted
         self.skipped_in_a_row.copy_((self.skipped_in_a_row + counted) * torch.maximum(broken, skip))
-        left_out = torch.maximum(broken, skip)
+        self.left_out.copy_(torch.maximum(broken, skip))
         self.made += 1.0
         # torch.optim would import torch's compiler for this one call, which takes seconds at every start
         torch._fused_adam_(
             [self.weights.data], [self.weights.grad], *([moment] for moment in self.moments), [], [self.made], lr=self.lr, beta1=BETAS[0],
-            beta2=BETAS[1], weight_decay=0.0, eps=EPSILON, amsgrad=False, maximize=False, grad_scale=None, found_inf=left_out,
+            beta2=BETAS[1], weight_decay=0.0, eps=EPSILON, amsgrad=False, maximize=False, grad_scale=None, found_inf=self.left_out,
         )  # fmt: skip
-        self.made -= left_out
+        self.made -= self.left_out
         return norms
 
     def state(self) -> dict[str, torch.Tensor]:

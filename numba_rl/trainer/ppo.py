@@ -207,13 +207,13 @@ class Ppo:
         loss = policy.loss - self.entropy_coef * entropy + ppo.value_coef * value
         loss.backward()
         skip = torch.maximum(self.stopped, self.guard.halted[0])
-        norms = self.optimizer.step(skip=skip)
-        self.guard.check(loss, norms, values, skip)
+        norms = self.optimizer.step(skip, loss)
+        self.guard.check(loss, norms, values, self.stopped)
         with torch.no_grad():
             count = torch.full_like(value, len(batch.actions))
             row = [policy.loss, value, entropy, policy.approx_kl, policy.clip_fraction, *norms, count, torch.ones_like(value), policy.overflows]
             row = torch.stack(row).detach()
-            live = (skip == 0) & row.isfinite().all()
+            live = (self.optimizer.left_out == 0) & row.isfinite().all()
             self.sums += torch.where(live, row, torch.zeros_like(row))
         return policy.approx_kl
 
@@ -236,10 +236,6 @@ class Ppo:
         figures |= {"rollout/ep_rew_mean": returns / finished if finished else math.nan}
         figures |= {"rollout/ep_len_mean": lengths / finished if finished else math.nan}
         return figures
-
-    def skipped_in_a_row(self) -> int:
-        """Updates left out since the last one that was made."""
-        return int(self.optimizer.skipped_in_a_row)
 
     def policy(self, market: Market) -> Policy:
         """The policy as it is now, on the CPU, for validation; on the CPU path it shares the weights and is good until the next epoch."""

@@ -21,16 +21,15 @@ from numba_rl.collect.epoch import Epochs
 from numba_rl.config import Config
 from numba_rl.data.market import Market
 from numba_rl.errors import CheckpointError, ConfigError, UserError
-from numba_rl.kernels.guard import NONE
+from numba_rl.kernels.guard import BROKEN, NONE
 from numba_rl.kernels.monitor import FIGURES as MONITORED
 from numba_rl.rules.user_reward import load_reward
 from numba_rl.rundir import RunDir
 from numba_rl.settings import check, replace
 from numba_rl.signals import StopRequest
-from numba_rl.trainer import checkpoint, replay_files
+from numba_rl.trainer import checkpoint, memory, replay_files
 from numba_rl.trainer.dead_units import dead_units, seen_states
 from numba_rl.trainer.dqn import Dqn
-from numba_rl.trainer.guard import Guard, Reading
 from numba_rl.trainer.ppo import Ppo
 from numba_rl.trainer.tracking import Tracker
 
@@ -87,7 +86,7 @@ class _Session:
         self.undone = False  # the trainer's state is in the middle of an epoch, not to be saved
 
     def run(self, resume: bool) -> Result:
-        self._build(self.config)
+        self._build(self.config, self.run_dir.meta().get("sizes", {}) if resume else {})
         self.started = time.monotonic()
         if resume:
             self._load()
@@ -107,12 +106,11 @@ class _Session:
             self._save("latest")
         return Result(*self.done, self._seconds(), reason, self.best)
 
-    def _build(self, config: Config) -> None:
-        """The trainer, and what watches it."""
-        self.trainer = build(config, self.market, self._poll, self._warn)
+    def _build(self, config: Config, sizes: dict) -> None:
+        """The trainer, and what watches it. sizes: those that the run has been trained with so far, if it has."""
+        self.trainer = build(config, self.market, self._poll, self._warn, sizes)
         self.epochs = Epochs(self.trainer.collector, self.market.regime[:, 0])
         self.trainer.observe = self.epochs.end
-        self.epoch_guard = Guard(config.guard, torch.device("cpu"))  # of trainers without one of their own
 
     def _loop(self, tracker: Tracker) -> str:
         settings = self.config.train
@@ -172,7 +170,8 @@ class _Session:
     def _leave_gpu(self, error: Exception) -> None:
         """Go on on the CPU path from the last checkpoint: what a failed kernel left on the GPU cannot be trusted."""
         self._warn(f"the GPU failed in epoch {self.done[1] + 1} ({_one_line(error)}); training goes on on the CPU path from the last checkpoint")
-        self._build(_on_cpu(self.config))
+        sizes, self.trainer = sizes_of(self.trainer), None
+        self._build(_on_cpu(self.config), sizes)
         self._load()
         self._note()
 
@@ -189,15 +188,12 @@ class _Session:
         """Add the guard's figures. UserError where it halts the training; the last good checkpoint is then restored."""
         if not self.config.guard.enabled:
             return
-        reading = self._reading(figures)
+        reading = self.trainer.guard.read()
         shown = reading.figures | {"clipped": float(reading.clipped), "collapsed": float(reading.collapsed_in_a_row)}
         figures |= {f"guard/{name}": shown[name] for name in GUARDED}
-        skipped = self.trainer.skipped_in_a_row()
-        if reading.reason == NONE and skipped < self.config.guard.max_skipped:
+        if reading.reason == NONE:
             return
-        why = reading.why
-        if skipped >= self.config.guard.max_skipped:
-            why = f"{skipped} updates in a row had to be skipped, {self._cause(figures)}"
+        why = f"{reading.why}, {self._cause(figures)}" if reading.reason == BROKEN else reading.why
         step, path = self.trainer.steps, self.run_dir.checkpoints / "latest.safetensors"
         self._load()
         raise UserError(f"training stopped at step {step:,}: {why}; the last good checkpoint, of step {self.trainer.steps:,}, is {path}")
@@ -208,20 +204,6 @@ class _Session:
         if not math.isfinite(figures.get("rollout/reward_mean", 0.0)) or figures["monitor/non_finite"] > 0:
             return "rewards are not finite; look at the reward function and the prices"
         return "losses or gradients are not finite; lower the learning rate or the reward's scale"
-
-    def _reading(self, figures: dict[str, float]) -> Reading:
-        if self.trainer.guard is not None:
-            return self.trainer.guard.read()
-
-        def given(*names):
-            return torch.tensor([figures[name] for name in names if name in figures])
-
-        loss = given("losses/value_loss", "losses/td_loss")
-        if loss.isfinite().all():  # else no update was made in this epoch, which is counted on the device
-            norms = given("losses/grad_norm_actor", "losses/grad_norm_critic", "losses/grad_norm")
-            values = given("losses/q_mean")
-            self.epoch_guard.check(loss, norms, values if len(values) else None)
-        return self.epoch_guard.read()
 
     def _validate(self) -> float:
         with _threads(1):  # one account is one row: waking other threads for it costs more than they do
@@ -263,7 +245,6 @@ class _Session:
         try:
             self.trainer.load(saved.tensors)
             self.epochs.load_state_dict({name: saved.tensors[f"epochs/{name}"].numpy() for name in self.epochs.state_dict()})
-            self.epoch_guard.reset()
             self.before, self.started = float(saved.metadata["seconds"]), time.monotonic()
             self.best, self.best_step, self.stale = (saved.metadata[name] for name in ("best", "best_step", "stale"))
         except (KeyError, RuntimeError, ValueError, TypeError) as error:
@@ -289,6 +270,7 @@ class _Session:
             f"{trainer.name} on {trainer.device}, {trainer.precision}, {torch.get_num_threads()} threads, {used['collector']}: "
             f"{collector.episodes} episodes x {collector.steps} steps an epoch"
         )
+        self.run_dir.update(sizes=sizes_of(trainer))
         if trainer.replay is not None:
             self.run_dir.log(replay_files.describe(trainer.replay, self.config.replay))
 
@@ -297,27 +279,63 @@ class _Session:
         _log.warning(line)
 
 
-def build(config: Config, market: Market, poll=lambda: None, warn: Callable[[str], None] = _log.warning):
+def build(config: Config, market: Market, poll=lambda: None, warn: Callable[[str], None] = _log.warning, sizes: dict | None = None):
     """The trainer of config.algorithm on the device and with the collector that the settings ask for, everything compiled.
 
-    A GPU that cannot be used gives a warning and the CPU path.
+    What does not fit into memory is reduced, with a warning (trainer.memory); sizes: `sizes_of` the trainer whose checkpoint is to be
+    loaded next. A GPU that cannot be used, or whose memory does not do, gives a warning and the CPU path.
     """
     base = load_reward(config.reward.function) if config.reward.function else None
     device = pick_device(config, warn)
     if device.type == "cuda":
         try:
-            return _built(config, market, device, base, poll)
-        except UserError:
-            raise
+            return _built(config, market, device, base, poll, warn, sizes)
         except Exception as error:  # out of memory, a compiler's and a driver's errors have no common class
+            if isinstance(error, UserError) and not isinstance(error, memory.DoesNotFit):
+                raise
             warn(f"the GPU cannot be used ({_one_line(error)}); training goes on on the CPU path")
             config = _on_cpu(config)
-    return _built(config, market, torch.device("cpu"), base, poll)
+    return _built(config, market, torch.device("cpu"), base, poll, warn, sizes)
 
 
-def _built(config, market, device, base, poll):
+def _built(config, market, device, base, poll, warn, sizes):
+    config, _, notices = _fitted(config, market, device, sizes)
+    for line in notices:
+        warn(line)
+    if device.type == "cuda" and config.train.memory_limit_gb is not None:
+        share = config.train.memory_limit_gb * 1e9 / torch.cuda.get_device_properties(device).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, share), device)
     _trainer(_tiny(config), market, device, base).epoch()  # compiles before the first signal can be lost in a compiler
     return _trainer(config, market, device, base, poll)
+
+
+def _fitted(config, market, device, sizes):
+    """(settings that fit into the memory of `device`, a line on what they take of it, what was reduced)."""
+    has = memory.room(device, config.train.memory_limit_gb)
+    if sizes:
+        same = sizes["device"] == device.type  # a replay is sized for its device, episodes stay wherever they are played
+        config = replace(config, {key: value for key, value in sizes.items() if key == "episodes.count" or (same and key in memory.SIZES)})
+    fused = config.train.collector != "batched" and why_not_fused(config, market, device) is None
+    fitted, notices = memory.fitted(config, len(market), market.features.shape[1], device, has, fused=fused, resumed=bool(sizes))
+    found = memory.estimate(fitted, len(market), market.features.shape[1], device, fused=fused)
+    return fitted, memory.describe(found, has), notices
+
+
+def sizes_of(trainer) -> dict:
+    """What `build` has to be told to make a trainer that can load this one's state, for meta.json."""
+    sizes = {"device": trainer.device.type, "episodes.count": trainer.collector.episodes}
+    if trainer.replay is not None:
+        dqn = trainer.config.dqn
+        sizes |= {"replay.capacity": trainer.replay.capacity, "dqn.batch": dqn.batch, "dqn.accumulate": dqn.accumulate}
+    return sizes
+
+
+def needs(config: Config, market: Market, sizes: dict | None = None) -> str:
+    """One line on the memory that a training takes and what is free, or on why it does not fit or is not known."""
+    try:
+        return _fitted(config, market, pick_device(config, lambda line: None), sizes)[1]
+    except Exception as error:  # a driver's errors have no common class; the training itself meets them next, and deals with them
+        return _one_line(error)
 
 
 def _trainer(config: Config, market: Market, device: torch.device, base, poll=lambda: None):

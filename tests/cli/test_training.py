@@ -17,6 +17,7 @@ MARKET = SimpleNamespace(
     source="bars.csv.gz", bars_per_year=252.0, names=("a", "b"), notices=("2 rows were sorted",),
     train=range(60), validation=range(60, 80), test=range(80, 100),
 )  # fmt: skip
+MARKET.for_training = lambda: MARKET
 VALIDATE = object()
 
 
@@ -43,7 +44,7 @@ def trainer(monkeypatch, tmp_path):
             progress({"step": 1})
             return train(run, stop)
 
-        put("numba_rl.trainer.session", train=recorded)
+        put("numba_rl.trainer.session", train=recorded, needs=lambda config, market, sizes: f"as {sizes} takes")
         return calls
 
     put("numba_rl.data.market", load_market=lambda config: MARKET)
@@ -74,7 +75,7 @@ def test_a_run_that_finishes(trainer, capsys):
     assert rundir.status("run") == "finished"
     out = capsys.readouterr().out
     assert "bars: 60 to train, 20 to validate, 20 to test" in out
-    assert "note: 2 rows were sorted" in out
+    assert "note: 2 rows were sorted" in out and "memory: as None takes" in out
     assert out.endswith("done (finished): 100 steps, 0:00, best validation Sharpe ratio per bar +0.2500\nnext: rltrain evaluate run\n")
 
 

@@ -20,7 +20,7 @@ KERNELS = {
 }
 if Device.compute_capability >= (8, 0):
     KERNELS["dqn_loss"] = (make_dqn_loss(45, 48), (floats, column, floats, column, integers, column, column, integers, column, column, i64, column,
-                           pairs, floats, i64, floats))
+                           column, pairs, floats, i64, floats, floats))
 """
 
 

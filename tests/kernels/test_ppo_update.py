@@ -51,13 +51,14 @@ def test_loss_and_gradients():
     blocks, offset = 2, 3
     partial = np.full((blocks, offset + 2 * hidden + 1 + columns), 9, np.float32)
     logit_gradient, hidden_gradient = np.zeros((samples, columns // 2), np.uint32), np.zeros((samples, hidden // 2), np.uint32)
-    sums = np.zeros((blocks, ppo_loss.SUMS), np.float32)
+    sums, values = np.zeros((blocks, ppo_loss.SUMS), np.float32), np.zeros(samples, np.float32)
     kernel = ppo_loss.make_ppo_loss(actions, hidden // 2, lanes=4, warps=1)
     kernel[blocks, 4](logits, bias, pairs, head, taken, old, advantages, returns, moments, 0, settings, logit_gradient, hidden_gradient,
-                      partial, offset, offset + columns, sums)  # fmt: skip
+                      values, partial, offset, offset + columns, sums)  # fmt: skip
     parts, by_logits, by_hidden, by_head = reference.ppo_loss(full, rounded, head, taken, old, advantages, returns, 0.2, 0.5, 0.01)
     total = sums.sum(0)
     assert total[5] == samples
+    np.testing.assert_allclose(values, rounded @ head[:-1] + head[-1], rtol=1e-4, atol=1e-5)
     for column, name in enumerate(("policy", "value", "entropy", "kl", "clipped")):
         assert total[column] / samples == pytest.approx(parts[name], rel=2e-5, abs=1e-6), name
     np.testing.assert_allclose(from_pairs(logit_gradient)[:, :actions], by_logits, rtol=0.01, atol=2e-5)
@@ -83,7 +84,7 @@ def test_relu_backward_and_bias_gradient():
     assert not partial[:, :2].any()
 
 
-@pytest.mark.parametrize("poison", [None, "nan", "halt"])
+@pytest.mark.parametrize("poison", [None, "nan", "loss", "stop", "halted"])
 def test_adam_clips_each_network_steps_and_skips(poison):
     random = np.random.default_rng(2)
     weights, weight_split, tail, tail_split, groups = 20, 12, 6, 4, 11
@@ -95,22 +96,28 @@ def test_adam_clips_each_network_steps_and_skips(poison):
     whole = np.concatenate([gradient, partial.sum(0)]).astype(np.float64)
     if poison == "nan":
         gradient[7] = np.nan
-    halt = np.array([1 if poison == "halt" else 0], np.int32)
+    parts, shares = random.normal(size=(5, 3)).astype(np.float32), np.array([0.5, -2.0], np.float32)
+    if poison == "loss":
+        parts[4, 1] = np.inf
+    stop, halted = (np.array([float(poison == name)], np.float32) for name in ("stop", "halted"))
     norm_kernel, adam_kernel = adam.make_kernels(lanes=8, warps=1)
     blocks = adam.norm_blocks(weights, weight_split, tail, tail_split)
-    tail_gradient, squares = np.zeros(tail, np.float32), np.zeros(blocks, np.float32)
-    norm_kernel[blocks, 8](gradient, partial, tail_gradient, weight_split, tail_split, squares)
+    tail_gradient, squares, loss, left_out = (np.zeros(size, np.float32) for size in (tail, blocks, 1, 1))
+    norm_kernel[blocks + 1, 8](gradient, partial, tail_gradient, weight_split, tail_split, squares, parts, shares, loss)
+    assert poison == "loss" or loss[0] == pytest.approx(float((parts[:, :2] * shares).sum()), rel=1e-5)
     counts = np.array([4, 0, 0, 2], np.int64)
     settings = np.array([1e-2, 0.9, 0.999, 1e-5], np.float32)
     before = parameters.copy(), first.copy(), second.copy()
     shadow, norms = np.zeros(n // 2, np.uint32), np.zeros(2, np.float32)
-    adam_kernel[2, 8](parameters, first, second, gradient, tail_gradient, weight_split, tail_split, squares, settings, np.float32(0.5),
-                      halt, counts, 0, norms, shadow)  # fmt: skip
+    adam_kernel[2, 8](parameters, first, second, gradient, tail_gradient, weight_split, tail_split, squares, loss, settings, np.float32(0.5),
+                      stop, halted, left_out, counts, 0, norms, shadow)  # fmt: skip
     if poison:
         for now, then in zip((parameters, first, second), before, strict=True):
             np.testing.assert_array_equal(now, then)
-        assert counts.tolist() == ([4, 4, 1, 3] if poison == "nan" else [4, 4, 0, 2])
+        assert counts.tolist() == ([4, 4, 1, 3] if poison in ("nan", "loss") else [4, 4, 0, 2])
+        assert left_out[0] == 1
         return
+    assert left_out[0] == 0
     networks = [np.r_[0:weight_split, weights : weights + tail_split], np.r_[weight_split:weights, weights + tail_split : n]]
     for network, norm in zip(networks, norms, strict=True):
         assert norm == pytest.approx(np.sqrt((whole[network] ** 2).sum()), rel=1e-5)

@@ -5,7 +5,7 @@ import pytest
 from ptx import arithmetic, compile_ptx
 
 SOURCE = """
-from numba_rl.kernels import adam, minibatch, ppo_loss, relu_grad
+from numba_rl.kernels import adam, minibatch, polyak, ppo_loss, relu_grad
 from numba_rl.kernels.value_head import make_value_head
 pick, rows, states, moments = minibatch.make_kernels()
 norm, step = adam.make_kernels()
@@ -17,9 +17,11 @@ KERNELS = {
     "moments": (moments, (column, i64, array(i64), i64, parts)),
     "relu_grad": (relu_grad.make_relu_grad(), (quads, quads, table, i64)),
     "ppo_loss": (ppo_loss.make_ppo_loss(45, 32), (table, column, pairs, column, array(i32), column, column, column, parts, i64, column, pairs,
-                 pairs, table, i64, i64, table)),
-    "norm": (norm, (column, table, column, i64, i64, column)),
-    "adam": (step, (column, column, column, column, column, i64, i64, column, column, f32, array(i32), array(i64), i64, column, array(u32))),
+                 pairs, column, table, i64, i64, table)),
+    "norm": (norm, (column, table, column, i64, i64, column, table, column, column)),
+    "adam": (step, (column, column, column, column, column, i64, i64, column, column, column, f32, column, column, column, array(i64),
+             i64, column, array(u32))),
+    "polyak": (polyak.polyak_kernel(), (column, column, f32, column, array(u32))),
     "value_head": (make_value_head(), (pairs, column, i64, column)),
 }
 """

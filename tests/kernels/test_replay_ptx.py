@@ -22,7 +22,7 @@ SOURCE = """
         "locate": (replay_sample.locate_kernel(layout, 8), (array(f32), array(f64), array(f64), array(f64), i64, array(i64))),
         "update": (
             replay_update.update_kernel(layout, 16),
-            (array(i64), array(f32), i64, array(i64), array(f32), array(f32), array(i32), *sums[1:], array(i64), array(f64)),
+            (array(i64), array(f32), i64, array(i64), array(f32), array(f32), array(f32), array(i32), *sums[1:], array(i64), array(f64)),
         ),
         "peak": (replay_update.peak_kernel(layout), (array(f32), array(f32))),
         "rows": (

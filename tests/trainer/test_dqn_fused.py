@@ -89,15 +89,40 @@ def test_blocks_of_the_last_matrix_that_are_no_part_of_the_network_stay_zero():
     assert (learner._matrix(learner.weights, 0)[:, 8:] == 0).all()
 
 
-def test_a_step_that_is_not_finite_is_skipped():
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_step_that_is_not_finite_leaves_everything_as_it_was(bad):
     learner = fused()
-    learner.updates(2)
-    before = learner.weights.clone(), learner.first_moment.clone(), learner.target_weights.clone()
-    learner.replay.backend.rows[:, -3] = np.float32(np.nan).view(np.int32)  # every reward
-    learner.updates(3)
-    assert torch.equal(before[0], learner.weights) and torch.equal(before[1], learner.first_moment)
-    assert (learner.figures()["skipped"], learner.skipped_in_a_row, int(learner.counts[0])) == (3, 3, 2)
-    assert learner.target_weights.isfinite().all()
+    learner.updates(1)
+    names = ("weights", "first_moment", "second_moment", "shadow", "target_weights", "target_shadow")
+    before = [getattr(learner, name).clone() for name in names] + [learner.replay.priorities.clone()]
+    learner.replay.backend.rows[::2, -3] = np.float32(bad).view(np.int32)  # every second reward
+    learner.updates(1)
+    after = [getattr(learner, name) for name in names] + [learner.replay.priorities]
+    for name, one, other in zip((*names, "priorities"), before, after, strict=True):
+        assert torch.equal(one.view(torch.int16), other.view(torch.int16)), f"{name}, bit for bit"
+    assert (learner.figures()["skipped"], learner.guard.read().skipped_in_a_row, int(learner.counts[0])) == (1, 1, 1)
+    assert learner.replay.rejected()["nan"] == 0, "the guard has skipped the step already"
+
+
+def test_the_guard_judges_as_it_does_for_autograd_and_halts_all():
+    changes = {"guard.q_divergence": 5.0, "guard.q_interval": 1}
+    one, other = fused(changes), plain(changes)
+    for learner in (one, other):
+        learner.updates(1)
+    found, wanted = one.guard.read(), other.guard.read()
+    assert (found.updates, found.skipped, found.reason) == (wanted.updates, wanted.skipped, wanted.reason) == (1, 0, 0)
+    for name, value in wanted.figures.items():
+        assert found.figures[name] == pytest.approx(value, rel=0.03, abs=0.05), name
+    for learner in (one, other):
+        learner.replay.backend.rows[:, -3] = np.float32(100.0).view(np.int32)
+        head = learner.network.value_output
+        head.bias.data.fill_(50.0)
+        learner.updates(1)
+        assert "values diverged" in learner.guard.read().why
+        before = learner.target_weights.clone(), learner.replay.priorities.clone(), head.bias.clone()
+        learner.updates(1)
+        assert all(torch.equal(*pair) for pair in zip(before, (learner.target_weights, learner.replay.priorities, head.bias), strict=True))
+        assert learner.guard.read().updates == 2, "nothing is judged after a halt"
 
 
 def test_actions_are_chosen_by_the_advantages():
@@ -122,17 +147,23 @@ def test_warming_up_changes_nothing():
 
 def test_either_goes_on_where_the_other_stopped():
     one = fused()
-    one.updates(3)
+    one.updates(1)
     state = {name: tensor.clone() for name, tensor in one.state().items()}
     other, again = plain(), fused()
     other.load(state)
-    assert float(other.optimizer.state()["step"]) == 3
-    back = {name: tensor.clone() for name, tensor in other.state().items() if not name.startswith("guard/")}
-    assert back.keys() == state.keys() and all(torch.equal(back[name], state[name]) for name in state)
+    assert float(other.optimizer.state()["step"]) == 1
+    back = {name: tensor.clone() for name, tensor in other.state().items()}
+    assert back.keys() == state.keys()
+    for name, value in state.items():
+        torch.testing.assert_close(back[name], value, rtol=0, atol=0, equal_nan=True, msg=name)
     again.load(back)
     for name in ("weights", "target_weights", "first_moment", "second_moment", "shadow", "target_shadow"):
         assert torch.equal(getattr(again, name), getattr(one, name)), name
     assert torch.equal(again.counts[:1], one.counts[:1])
+    again.replay.load_state_dict(one.replay.state_dict())
+    for learner in (one, again):
+        learner.updates(1)
+    assert str(again.guard.read()) == str(one.guard.read()) and one.guard.read().updates == 2
 
 
 @pytest.mark.parametrize(("actions", "columns", "lanes", "warps", "blocks"), [(45, 48, 8, 1, 2), (3, 4, 2, 1, 3), (5, 8, 8, 1, 1)])
@@ -150,11 +181,13 @@ def test_the_loss_kernel(actions, columns, lanes, warps, blocks):
     taken, flags = rng.integers(0, actions, batch).astype(np.int32), np.array([0, 1, 2, 0, 1, 0, 0], np.int32)
     rewards, discounts, weights = (rng.uniform(0.2, 4, batch).astype(np.float32) for _ in range(3))
     rewards[3] = np.nan
-    errors, gradient = np.zeros(batch, np.float32), np.zeros((batch, columns // 2), np.uint32)
+    errors, values, gradient = np.zeros(batch, np.float32), np.zeros(batch, np.float32), np.zeros((batch, columns // 2), np.uint32)
+    losses = np.zeros((blocks, 1), np.float32)
     partial, stats = np.full((blocks, offset + columns + 1), 9, np.float32), np.ones((blocks, STATS), np.float32)
     kernel = make_dqn_loss(actions, columns, lanes, warps)
     kernel[blocks, lanes * warps](online, bias, target, target_bias, taken, rewards, discounts, flags, weights,
-                                  np.array([1 / batch, 1.0], np.float32), 1, errors, gradient, partial, offset, stats)  # fmt: skip
+                                  np.array([1 / batch, 1.0], np.float32), 1, errors, values, gradient, partial, offset, losses,
+                                  stats)  # fmt: skip
 
     def q_of(values, shift):
         full = values.astype(float)[:, : actions + 1] + shift[: actions + 1]
@@ -164,9 +197,11 @@ def test_the_loss_kernel(actions, columns, lanes, warps, blocks):
     out = np.empty((batch, columns), np.uint32)
     out[:, ::2], out[:, 1::2] = (gradient & 0xFFFF) << 16, gradient & 0xFFFF0000
     found, total = out.view(np.float32), np.zeros(3)
+    assert np.isnan(losses.sum()) and np.isfinite(losses).sum() == blocks - 1
     for i in range(batch):
         y = reference.target(rewards[i], discounts[i], flags[i] & 1, following[i], worth[i], (actions,))
         error = q[i, taken[i]] - y
+        assert values[i] == pytest.approx(q[i, taken[i]], rel=1e-5, abs=1e-5)
         if i == 3:
             assert math.isnan(errors[i]) and np.isnan(found[i, : actions + 1]).all()
             continue

@@ -1,14 +1,17 @@
 """The written-out PPO update against autograd: in the simulator with tiny networks, on a GPU with the real ones."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from numba_rl import gpu
-from numba_rl.config import PpoConfig
+from numba_rl.config import GuardConfig, PpoConfig
 from numba_rl.rules.permutation import permuted
 from numba_rl.trainer.fused_update import FusedUpdate, fits
+from numba_rl.trainer.guard import Guard
 
 
 def layers(sizes, device):
@@ -120,10 +123,32 @@ def test_kl_stop_and_padding_stay_untouched():
     table, *data = rollout(5, 20, 16, 6, "cpu")
     update = FusedUpdate(actor, critic, table, config, 16, seed=0, lanes=4, warps=1, groups=2)
     update.update(*data)
-    assert int(update.halt[0]) == 1 and int(update.made) == 1, "the passes after the first are left out"
+    assert int(update.stop[0]) == 1 and int(update.made) == 1, "the passes after the first are left out"
+    assert update.guard.read().updates == 1, "and not judged"
     inside = torch.zeros_like(update.weights)
     for weight, bias in update.named(inside).values():
         weight.fill_(1)
         bias.fill_(1)
     assert not update.weights[inside == 0].any(), "padding stays zero"
     assert np.isfinite(update.weights.numpy()).all()
+
+
+@pytest.mark.skipif(not gpu.SIMULATED, reason="tiny networks in the simulator")
+def test_a_step_that_is_not_finite_leaves_everything_as_it_was_and_after_a_halt_none_is_made():
+    config, guard = PpoConfig(actor=(8, 8), critic=(8, 8), epochs=1, minibatches=1), Guard(GuardConfig(max_skipped=2), torch.device("cpu"))
+    torch.manual_seed(0)
+    actor, critic = layers([8, 8, 8, 6], "cpu"), layers([8, 8, 8, 1], "cpu")
+    table, *data = rollout(5, 20, 16, 6, "cpu")
+    update = FusedUpdate(actor, critic, table, config, 16, seed=0, guard=guard, lanes=4, warps=1, groups=2)
+    update.update(*data)
+    figures = guard.read().figures
+    assert figures["loss"] == pytest.approx(float((update.sums[0].sum(0)[:3] * update.shares).sum()), rel=1e-5)
+    assert figures["grad_norm"] == pytest.approx(float(update.norms.norm()), rel=1e-5)
+    assert figures["q_mean"] == pytest.approx(float(update.values.mean()), rel=1e-4) and figures["q_max"] == float(update.values.max())
+    before = [part.clone() for part in (update.weights, update.first_moment, update.second_moment, update.shadow)]
+    broken = [*data[:-1], torch.full_like(data[-1], math.inf)]
+    for given, judged, why in ((broken, 2, None), (broken, 3, "2 updates in a row had to be skipped"), (data, 3, "2 updates in a row had to be skipped")):
+        update.update(*given)
+        assert (guard.read().updates, guard.read().why) == (judged, why)
+        for part, was in zip((update.weights, update.first_moment, update.second_moment, update.shadow), before, strict=True):
+            assert torch.equal(part.view(torch.int16), was.view(torch.int16)), "bit for bit"

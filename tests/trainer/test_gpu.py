@@ -3,8 +3,10 @@
 import pytest
 import torch
 
+from numba_rl import settings
 from numba_rl.bench import waits
 from numba_rl.collect.batched import BatchedCollector
+from numba_rl.config import Config
 from numba_rl.trainer import checkpoint, session
 from numba_rl.trainer.ppo import Ppo
 
@@ -79,3 +81,29 @@ def test_an_update_does_not_wait_for_the_gpu(market, small):
     with waits.refused():
         ppo.epoch()
     assert ppo.statistics()["losses/updates"] == 12
+
+
+@pytest.mark.parametrize("kind", ["fused ppo", "dqn", "dqn by autograd"])
+def test_a_captured_epoch_neither_waits_nor_copies(market, kind):
+    changes = {
+        "fused ppo": {}, "dqn": {"algorithm": "dqn", "replay.capacity": 20_000},
+        "dqn by autograd": {"algorithm": "dqn", "replay.capacity": 20_000, "dqn.variant": "noisy"},
+    }[kind]  # fmt: skip
+    trainer = session.build(settings.replace(Config(), {"episodes.count": 32, "episodes.launch": 64} | changes), market)
+    for _ in range(3):  # loads, captures, replays
+        trainer.epoch()
+    torch.cuda.synchronize()
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profile:
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            trainer.epoch()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        torch.cuda.synchronize()
+    called = [event.name for event in profile.events()]
+    waits = [name for name in called if "Synchronize" in name]
+    assert set(waits) <= {"cudaDeviceSynchronize"} and len(waits) <= 2, "the one above, and the profiler's own"
+    assert not [name for name in called if name in ("cudaMemcpy", "cuMemcpyDtoH_v2", "cuMemcpyHtoD_v2", "cudaEventSynchronize")]
+    assert not [name for name in called if "DtoH" in name and "Pageable" in name]
+    assert trainer.guard.read().updates > 0 and trainer.statistics()["losses/skipped"] == 0

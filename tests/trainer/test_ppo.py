@@ -85,7 +85,7 @@ def test_a_stopped_update_is_no_skipped_one(trainer):
     ppo = trainer({"ppo.target_kl": 1e-6, "ppo.lr": 0.01})
     ppo.epoch()
     assert ppo.statistics()["losses/skipped"] == 0
-    assert ppo.skipped_in_a_row() == 0
+    assert ppo.guard.read().skipped_in_a_row == 0
 
 
 def test_rewards_that_are_not_finite_leave_everything_learned_as_it_was(trainer, monkeypatch):
@@ -95,10 +95,10 @@ def test_rewards_that_are_not_finite_leave_everything_learned_as_it_was(trainer,
     monkeypatch.setattr(ppo, "_rewards", lambda rollout: torch.full_like(rollout.rewards, math.nan))
     ppo.epoch()
     assert same(before, learned(ppo))
-    assert ppo.skipped_in_a_row() == ppo.statistics()["losses/skipped"] == 12
+    assert ppo.guard.read().skipped_in_a_row == ppo.statistics()["losses/skipped"] == 12
     monkeypatch.undo()
     ppo.epoch()
-    assert ppo.skipped_in_a_row() == 0
+    assert ppo.guard.read().skipped_in_a_row == 0
     assert not same(before, learned(ppo))
 
 

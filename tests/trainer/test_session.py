@@ -2,13 +2,11 @@
 
 import csv
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from numba_rl import settings
-from numba_rl.config import GuardConfig
 from numba_rl.errors import CheckpointError, ConfigError, UserError
 from numba_rl.signals import StopRequest
 from numba_rl.trainer import checkpoint, session
@@ -218,7 +216,7 @@ def test_an_epoch_is_monitored_and_guarded(market, small, new_run):
 def test_a_halt_restores_the_last_good_checkpoint_and_says_why(market, small, new_run, monkeypatch, changes, why):
     config = small({"train.steps": 100 * EPOCH, "train.checkpoint_every": 1} | changes)
     run, sessions, real = new_run(config), [], session._Session._build
-    monkeypatch.setattr(session._Session, "_build", lambda self, config: (sessions.append(self), real(self, config))[1])
+    monkeypatch.setattr(session._Session, "_build", lambda self, *given: (sessions.append(self), real(self, *given))[1])
     with pytest.raises(UserError, match=why) as caught:
         session.train(config, run, market)
     assert "\n" not in str(caught.value) and "the last good checkpoint, of step" in str(caught.value)
@@ -233,14 +231,6 @@ def test_a_guard_that_is_switched_off_says_nothing(market, small, new_run):
     run = new_run(config)
     assert session.train(config, run, market).reason == "finished"
     assert rows(run)[0]["guard/q_mean"] == ""
-
-
-def test_a_trainer_without_a_guard_is_judged_an_epoch_at_a_time():
-    guard = session.Guard(GuardConfig(collapse_steps=3), torch.device("cpu"))
-    stand_in = SimpleNamespace(trainer=SimpleNamespace(guard=None), epoch_guard=guard)
-    figures = {"losses/value_loss": 1.0, "losses/grad_norm_actor": 0.0, "losses/grad_norm_critic": 1e-9}
-    seen = [session._Session._reading(stand_in, figures | {"losses/value_loss": loss}).why for loss in (1.0, math.nan, 1.0, 1.0)]
-    assert seen[:3] == [None] * 3 and "for 3 updates" in seen[3]
 
 
 def test_what_cannot_be_trained_here_is_refused_at_once(market, small, new_run):
