@@ -43,6 +43,7 @@ def one(kind, seed, bars, changes):
     market = load_market(config, made.bars)
     with tempfile.TemporaryDirectory() as folder, RunDir.create(str(Path(folder) / "run"), config) as run:
         result = session.train(config, run, market, validate=validator(market, config))
+        device = run.meta()["device"]
         name = next(kind for kind in CHECKPOINTS if (run.checkpoints / f"{kind}.safetensors").exists())
         evaluation = judge_policy(load_policy(run.checkpoints / f"{name}.safetensors"), market, config, checkpoint=name)
     agent, interval = evaluation.agent, evaluation.statistics.interval
@@ -53,11 +54,12 @@ def one(kind, seed, bars, changes):
         "seed": seed,
         "steps": result.steps,
         "seconds": result.seconds,
+        "device": device,
         "checkpoint": name,
         "agent": earned,
         "oracle": best,
         "share": earned / best if best > 0 else None,
-        "trades": len(agent.trades),
+        "trades": len(agent.trades.net),
         "sharpe": interval.estimate,
         "low": interval.low,
         "high": interval.high,
@@ -119,6 +121,8 @@ def main():
         (arguments.out / "learning.json").write_text(json.dumps({"meta": meta, "rows": rows}, indent=1))
         said = ", ".join(f"{key} {value}" for key, value in meta.items())
         (arguments.out / "learning.md").write_text(f"# Learning on synthetic markets\n\n{said}\n\n{table(rows)}")
+    if arguments.device == "cuda" and any(row["device"] != "cuda" for row in rows):
+        sys.exit("some of these trainings fell back to the CPU path: the warnings above say why")
 
 
 if __name__ == "__main__":

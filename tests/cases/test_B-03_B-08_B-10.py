@@ -82,14 +82,18 @@ def test_b08_online_and_target_noise_are_drawn_apart_at_every_update(market):
 
 
 def test_b08_mu_and_sigma_are_averaged_and_noise_is_not(market):
-    learner = dqn(market, variant="noisy", target_rate=0.1).learner
+    trainer = dqn(market, variant="noisy", target_rate=0.1)
+    trainer.epoch()
+    learner = trainer.learner
     learner.optimizer.weights.data.fill_(1.0)
     learner.target_weights.zero_()
+    learner.optimizer.lr.zero_()  # the online weights stay
     for wanted in (0.1, 0.19):
-        noise = learner.target_noise.values.clone()
         learner.optimizer.zero_grad()
-        learner.skip.fill_(1.0)
-        learner._step()
+        parts = [learner._part(learner._drawn())]
+        noise = learner.target_noise.values.clone()
+        learner._step(parts)
+        assert (learner.optimizer.weights == 1.0).all()
         for name, weight in learner.target.named_parameters():
             torch.testing.assert_close(weight.detach(), torch.full_like(weight, wanted))
         assert {"stream_layer.weight", "stream_layer.weight_sigma"} <= {name for name, _ in learner.target.named_parameters()}
