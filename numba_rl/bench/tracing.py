@@ -23,6 +23,7 @@ from numba_rl.bench.rows import machine
 from numba_rl.collect.epoch import Epochs
 from numba_rl.config import Config
 from numba_rl.data.market import Market
+from numba_rl.errors import UserError
 from numba_rl.files import atomic_write
 from numba_rl.trainer import session
 
@@ -70,8 +71,11 @@ def trace(config: Config, market: Market, epochs: int, folder: Path, *, ranges_o
     """Train WARM epochs, time `epochs`, and look at as many more. Writes SUMMARY and, unless ranges_only, TABLE and TRACE into `folder`.
 
     ranges_only: torch's profiler stays out, so that nsys or ncu can watch, from cudaProfilerStart to cudaProfilerStop.
+    Raises UserError where train.device is cuda and the training could only go on on the CPU path.
     """
     trainer = session.build(config, market)
+    if config.train.device == "cuda" and trainer.device.type != "cuda":
+        raise UserError("train.device = cuda: the GPU cannot be used, the warning above says why; --device cpu profiles the CPU path")
     trainer.observe = Epochs(trainer.collector, market.regime[:, 0]).end  # as in a training
     seconds = _seconds(trainer, epochs)
     ranges = Ranges(trainer.device)

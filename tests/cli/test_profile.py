@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.autograd import DeviceType
 
-from numba_rl import settings
+from numba_rl import gpu, settings
 from numba_rl.bench import games, tracing, waits
 from numba_rl.bench.ranges import Ranges, parts_of_epochs
 from numba_rl.collect.batched import BatchedCollector
@@ -64,6 +64,12 @@ def test_ranges_only_leaves_the_profiler_out(market, tmp_path, monkeypatch):
     found = tracing.trace(small(), market, 1, tmp_path, ranges_only=True)
     assert found.parts == [] and found.ranges["epoch"] > 0
     assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
+
+
+@pytest.mark.skipif(not gpu.SIMULATED, reason="there is a GPU")
+def test_a_gpu_that_was_asked_for_is_not_replaced_by_the_cpu_path(market, tmp_path):
+    with pytest.raises(UserError, match="train.device = cuda: the GPU cannot be used"):
+        tracing.trace(small(**{"train.device": "cuda"}), market, 1, tmp_path)
 
 
 def test_ranges_leave_a_trainer_as_it_was(market):
