@@ -36,7 +36,8 @@ def evaluate(
 ) -> None:
     """Judge the policy of RUN on its test range, beside buy-and-hold, doing nothing, and chance.
 
-    Writes RUN/evaluation/ and RUN/report.html. Each look at the test range is counted.
+    Writes RUN/evaluation/ (metrics.json, equity.parquet, trades.parquet; windows.csv and costs.csv where asked for) and
+    RUN/report.html. Each look at the test range is counted.
 
     Example: rltrain evaluate runs/first --walk-forward --test 30d --costs 0,1,2,4
     """
@@ -54,5 +55,7 @@ def evaluate(
         multiples = parse_multiples(costs) if costs is not None else ()
         evaluation = evaluate_run(opened, config=config, checkpoint=checkpoint, walk_forward=walk_forward, costs=multiples)
         say_verdict(evaluation)
+        for line in evaluation.lines:
+            click.echo(line)
         if report:
             click.echo(f"report: {report_run(opened, evaluation)}")

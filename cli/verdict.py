@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from numba_rl.evaluate.walk_forward import WalkForward
 
 SHOWN = ("total_return", "gross_return", "sharpe", "sortino", "max_drawdown", "turnover", "trades", "costs")
+UNANNUALISED = tuple("sharpe_per_bar" if key == "sharpe" else key for key in SHOWN if key != "sortino")  # the bars per year are unknown
 
 
 def say_verdict(evaluation: "Evaluation | WalkForward", title: str | None = None) -> None:
@@ -28,8 +29,9 @@ def say_verdict(evaluation: "Evaluation | WalkForward", title: str | None = None
     table.add_column("")
     for name in columns:
         table.add_column(name, justify="right")
+    shown = SHOWN if evaluation.statistics.interval.annualised else UNANNUALISED
     for metric in METRICS:
-        if metric.key in SHOWN:
+        if metric.key in shown:
             table.add_row(metric.label, *(show(figures[metric.key], metric.unit) for figures in columns.values()))
     Console().print(table)
     click.echo(evaluation.statistics.verdict)

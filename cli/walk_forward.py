@@ -1,9 +1,7 @@
 """`rltrain walk-forward`: retrain in every window, test on the bars that follow it, join the tests."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import rich_click as click
 
@@ -15,11 +13,18 @@ from numba_rl.signals import EXIT_CODES, StopRequest
 from rltrain import options
 from rltrain.options import setting, settings_options
 
-if TYPE_CHECKING:
-    from numba_rl.evaluate.walk_forward import Job
-
 _MARKET, _WINDOWS, _RUN, _SETTINGS, _TRAINING = "Market", "Windows", "Run directory", "Settings", "Training, of each fold"
-_RESUMED = ("train.device", "train.memory_limit_gb")  # what a resume may change
+_RESUMED = ("train.device", "train.memory_limit_gb", "evaluate.jobs")  # what a resume may change
+
+
+class _Jobs(click.ParamType):
+    """A number, or "auto" for the setting's 0."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The setting's value as text."""
+        return "0" if str(value).lower() == "auto" else str(value)
 
 
 @click.command("walk-forward")
@@ -34,6 +39,7 @@ _RESUMED = ("train.device", "train.memory_limit_gb")  # what a resume may change
 @setting("--embargo", "evaluate.embargo", "A further gap before a test.", metavar="LENGTH", panel=_WINDOWS)
 @setting("--anchored/--rolling", "evaluate.anchored", "Train from the first bar on, or on the last --train.", default=None, panel=_WINDOWS)
 @setting("--seeds", "evaluate.seeds", "Trainings of each fold, with seeds that count up.", metavar="NUMBER", panel=_WINDOWS)
+@setting("--jobs", "evaluate.jobs", "Trainings side by side; auto: as many as cores and memory allow.", type=_Jobs(), metavar="NUMBER|auto", panel=_TRAINING)
 @click.option("--dry-run", is_flag=True, help="Show the folds and stop.", panel=_WINDOWS)
 @click.option("--picture", type=click.Path(dir_okay=False), help="With --dry-run: the folds as an HTML page.", panel=_WINDOWS)
 @click.option("--out", type=click.Path(), help="New directory of the run. Default: runs/NAME, counted on.", panel=_RUN)
@@ -58,11 +64,11 @@ def walk_forward(
 ) -> None:
     """Train anew in every window and test on the bars that follow: the honest out-of-sample verdict.
 
-    Every fold trains --steps steps on bars before its test only, the last of them kept to choose the checkpoint. Folds
-    run one after the other; Ctrl-C saves, --resume goes on. Writes RUN/evaluation/windows.csv, trades.parquet,
-    equity.parquet and RUN/report.html.
+    Every fold trains --steps steps on bars before its test only, the last of them kept to choose the checkpoint. Ctrl-C
+    saves all, --resume goes on. A training that fails is told in one line and does not hold up the others. Writes
+    RUN/evaluation/windows.csv, trades.parquet, equity.parquet and RUN/report.html.
 
-    Example: rltrain walk-forward ppo --data bars.csv.gz --train 90d --test 30d --seeds 3
+    Example: rltrain walk-forward ppo --data bars.csv.gz --train 90d --test 30d --seeds 3 --jobs auto
     """
     given = options.flags(values, ctx.command)
     if resume is not None:
@@ -126,26 +132,25 @@ def _same_market(run: RunDir, config: Config) -> tuple:
 
 
 def _work(config: Config, run: RunDir, market, folds) -> None:
-    from numba_rl.evaluate.walk_forward import is_finished, jobs, train_folds
-    from rltrain.progress import TrainingProgress
+    from numba_rl.evaluate.fold_jobs import is_finished, jobs
+    from numba_rl.evaluate.fold_training import train_folds
+    from rltrain.folds_progress import FoldsProgress
 
+    click.echo(f"run: {run.path}")
     every = jobs(folds, config)
-    left = sum(not is_finished(job, run) for job in every)
-    click.echo(f"run: {run.path}, {left} of {len(every)} trainings to do, {config.train.steps:,} steps each")
-
-    @contextmanager
-    def begin(job: "Job") -> Iterator:
-        click.echo(f"fold {job.number} (of {len(folds)}), seed {job.seed}")
-        with TrainingProgress(config.train.steps, config.train.time_limit) as progress:
-            yield progress.update
-
-    with StopRequest() as stop:
-        signal = train_folds(run, config, market, folds, stop=stop, begin=begin)
-    if signal is not None:
-        run.finish("interrupted", signal)
-        click.echo(f"interrupted by {signal}, saved: `rltrain walk-forward --resume {run.path}` goes on from there")
-        raise click.exceptions.Exit(EXIT_CODES[signal])
-    judge(run, config, market, folds)
+    with StopRequest() as stop, FoldsProgress(config, len(every)) as watch:
+        trained = train_folds(run, config, market, folds, stop=stop, watch=watch)
+    again = f"`rltrain walk-forward --resume {run.path}`"
+    if trained.signal is not None:
+        run.finish("interrupted", trained.signal)
+        click.echo(f"interrupted by {trained.signal}, saved: {again} goes on from there")
+        raise click.exceptions.Exit(EXIT_CODES[trained.signal])
+    if not trained.failed or any(is_finished(job, run) for job in every):
+        judge(run, config, market, folds)
+    if not trained.failed:
+        return
+    rest = f", {trained.not_begun} not begun for the same reason twice" if trained.not_begun else ""
+    raise UserError(f"{len(trained.failed)} of {len(every)} trainings failed{rest}; {again} tries them again")
 
 
 def judge(run: RunDir, config: Config, market, folds) -> None:
@@ -156,5 +161,8 @@ def judge(run: RunDir, config: Config, market, folds) -> None:
 
     found = judge_folds(run, config, market, folds)
     write_tables(run.evaluation, found)
-    say_verdict(found, f"{len(found.headline)} test windows, {len(found.agent):,} bars")
+    windows = len(found.headline)
+    say_verdict(found, f"{windows} test window{'s' if windows != 1 else ''}, {len(found.agent):,} bars")
+    if not found.complete:
+        click.echo(f"warning: {found.missing}", err=True)
     click.echo(f"report: {report_walk_forward(run, found)}")

@@ -190,6 +190,7 @@ class EvaluateConfig(_Section):
     embargo: str = "0"  # a further gap before it
     anchored: bool = False  # True: every training window starts at the first bar
     seeds: Count = 1  # trainings of each walk-forward fold, with the seeds train.seed, train.seed + 1, ...
+    jobs: Annotated[int, Meta(ge=0)] = 1  # trainings of a walk-forward side by side; 0: as many as cores and memory allow
 
 
 class Config(_Section):

@@ -83,6 +83,11 @@ class StopRequest:
         self._polled = True
         return self._requested
 
+    @property
+    def polled(self) -> bool:
+        """Whether the loop has looked for a request, so that there is something to save."""
+        return self._polled
+
     def request(self, name: str = "SIGINT") -> None:
         """Ask for a stop as if the signal ``name`` had come."""
         self._requested = name

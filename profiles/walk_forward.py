@@ -1,6 +1,6 @@
 """Walk-forward with retraining on real markets, the results as they come out, good or bad.
 
-    python profiles/walk_forward.py DATA [--steps 200000] [--seeds 1] [--out runs/walk_forward] [--only NAME ...]
+    python profiles/walk_forward.py DATA [--steps 200000] [--seeds 1] [--jobs 1] [--out runs/walk_forward] [--only NAME ...]
 
 DATA is a folder with the files named below. Each market becomes a run directory OUT/NAME, which a second call goes on with, and
 all become OUT/table.md and OUT/table.json. Costs are the defaults: taker 4, maker 2 and spread 1 basis points a side.
@@ -13,10 +13,11 @@ from pathlib import Path
 from numba_rl import settings
 from numba_rl.config import Config
 from numba_rl.data.market import load_market
+from numba_rl.evaluate.fold_training import train_folds
 from numba_rl.evaluate.folds import plan, write_folds
 from numba_rl.evaluate.formatting import chance, show
 from numba_rl.evaluate.metrics import compute_metrics
-from numba_rl.evaluate.walk_forward import judge_folds, train_folds
+from numba_rl.evaluate.walk_forward import judge_folds
 from numba_rl.evaluate.walk_forward_report import report_walk_forward, write_tables
 from numba_rl.files import atomic_write
 from numba_rl.rundir import RunDir, is_run
@@ -31,23 +32,25 @@ MARKETS = {
 HEAD = ("Market", "Windows", "Bars", "Net return", "Gross return", "Sharpe a year", "95% interval", "Drawdown", "Costs", "Buy-and-hold", "P(hold better)")
 
 
-def run_market(name: str, data: Path, out: Path, steps: int, seeds: int) -> dict:
-    """Train and judge one market; its row of the table."""
+def run_market(name: str, data: Path, out: Path, steps: int, seeds: int, jobs: int) -> dict:
+    """Train and judge one market, `jobs` trainings side by side; its row of the table."""
     file, train, test = MARKETS[name]
     path = out / name.replace(" ", "-").replace("&", "")
     changes = {
         "data.path": str(data / file), "evaluate.train": train, "evaluate.test": test, "evaluate.seeds": seeds, "evaluate.trials": seeds,
-        "train.steps": steps, "train.tensorboard": False, "train.device": "cpu",
+        "train.steps": steps, "train.tensorboard": False, "train.device": "cpu", "train.threads": 1, "evaluate.jobs": jobs,
     }  # fmt: skip
     config = settings.replace(Config(), changes)
     market = load_market(config)
     folds = plan(market, config)
     print(f"{name}: {len(market):,} bars, {len(folds)} folds", flush=True)
     with RunDir.open(path) if is_run(path) else RunDir.create(path, config) as run:
-        if run.config() != config:
+        if settings.replace(run.config(), {"evaluate.jobs": jobs}) != config:
             raise SystemExit(f"{path}: was made with other settings; choose another --out")
         write_folds(run.evaluation / "folds.html", market, folds, config)
-        train_folds(run, config, market, folds)
+        trained = train_folds(run, config, market, folds)
+        if trained.failed:
+            raise SystemExit("\n".join(f"{name}, {job.name}: {words}" for job, words in trained.failed.items()))
         found = judge_folds(run, config, market, folds)
         write_tables(run.evaluation, found)
         report_walk_forward(run, found)
@@ -81,13 +84,14 @@ def main():
     parser.add_argument("data", type=Path)
     parser.add_argument("--steps", type=int, default=200_000)
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1, help="trainings side by side; 0: as many as cores and memory allow")
     parser.add_argument("--out", type=Path, default=Path("runs/walk_forward"))
     parser.add_argument("--only", nargs="*", choices=list(MARKETS), default=list(MARKETS))
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     rows = []
     for name in given.only:
-        rows.append(run_market(name, given.data, given.out, given.steps, given.seeds))
+        rows.append(run_market(name, given.data, given.out, given.steps, given.seeds, given.jobs))
         atomic_write(given.out / "table.json", json.dumps(rows, indent=1))
         atomic_write(given.out / "table.md", table(rows))
         print(table(rows), flush=True)

@@ -62,6 +62,12 @@ def break_even(multiples: Sequence[float], returns: Sequence[float]) -> float | 
     return None
 
 
+def costs_line(played: dict[float, Backtest]) -> str:
+    """The net returns in one line."""
+    found = (f"{show(compute_metrics(backtest)['total_return'], 'percent')} at {m:g}x" for m, backtest in played.items())
+    return f"net return by costs: {', '.join(found)}"
+
+
 def costs_section(played: dict[float, Backtest]) -> Section:
     """Return and Sharpe ratio over the multiples, and where the profit ends."""
     multiples = np.array(list(played))

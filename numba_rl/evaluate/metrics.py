@@ -247,6 +247,11 @@ METRICS: tuple[Metric, ...] = (
 )
 
 
+def ratio_key(bars_per_year: float) -> str:
+    """The Sharpe ratio to show first: "sharpe", a year, where the bars per year are known, else "sharpe_per_bar"."""
+    return "sharpe" if math.isfinite(bars_per_year) else "sharpe_per_bar"
+
+
 def trade_totals(net: np.ndarray, bars: np.ndarray, window: np.ndarray | None = None, windows: int = 1) -> TradeTotals:
     """Adds up closed trades by window: net money float64 [K], bars held [K], window index int64 [K] (None: all in 0)."""
     net = np.asarray(net, np.float64)

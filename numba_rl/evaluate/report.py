@@ -113,7 +113,7 @@ def render_report(data: ReportData) -> str:
         sections.returns_section(data.agent, data.hold),
         trading.costs_section(data.agent, columns),
         *([actions] if actions else []),
-        trading.trades_section(data.agent, 0 if data.config and data.config.market.fill_at == "close" else 1),
+        trading.trades_section(data.agent, data.config.market.fill_at if data.config else "next_open"),
         *data.extra,
         *([_data_section(data.data)] if data.data else []),
         *([_settings_section(data.config)] if data.config else []),

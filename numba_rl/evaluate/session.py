@@ -14,12 +14,12 @@ from numba_rl.errors import UserError
 from numba_rl.evaluate.backtest import Backtest, play_policy
 from numba_rl.evaluate.baselines import buy_and_hold, flat, random_agents, turnover_per_step
 from numba_rl.evaluate.blocks import Section
-from numba_rl.evaluate.cost_sensitivity import costs_section, costs_table, play_at_costs
-from numba_rl.evaluate.metrics import compute_metrics, rank_value
+from numba_rl.evaluate.cost_sensitivity import costs_line, costs_section, costs_table, play_at_costs
+from numba_rl.evaluate.metrics import compute_metrics, rank_value, ratio_key
 from numba_rl.evaluate.report import ReportData, summarize_market, write_report
 from numba_rl.evaluate.statistics import Statistics, judge
 from numba_rl.evaluate.tables import equity_table, trades_table, write_csv, write_parquet
-from numba_rl.evaluate.windows import windows_of_policy, windows_section, windows_table
+from numba_rl.evaluate.windows import windows_line, windows_of_policy, windows_section, windows_table
 from numba_rl.files import atomic_write
 from numba_rl.rules.actions import ACTIONS
 from numba_rl.rundir import RunDir, is_run, read_meta
@@ -45,6 +45,7 @@ class Evaluation:
     trials: int
     looks: int  # how often the test range of this run was looked at, this time included
     sections: tuple[Section, ...] = ()  # further parts of the report
+    lines: tuple[str, ...] = ()  # what they come to, for a terminal
 
 
 def validator(market: Market, config: Config) -> Callable:
@@ -91,17 +92,19 @@ def evaluate_run(
         raise UserError(f"{config.data.path}: these are not the bars that {run.path} was trained on; use the same file")
     looks = int(meta.get("test_looks", 0)) + 1
     trials = config.evaluate.trials or trials_beside(run.path, market.bars_digest)
-    tables, sections = {}, []
+    tables, sections, lines = {}, [], []
     if walk_forward:
         windows = windows_of_policy(policy, market, config)
         tables["windows"] = windows_table(windows)
+        lines.append(windows_line(windows))
         sections.append(windows_section(windows, {"window": "Window"}, text="The same policy in each window, on an account of its own."))
     if costs:
         played = play_at_costs(policy, market, market.test, config, costs)
         tables["costs"] = costs_table(played)
+        lines.append(costs_line(played))
         sections.append(costs_section(played))
     evaluation = judge_policy(policy, market, config, checkpoint=name, trials=trials, looks=looks)
-    evaluation = replace(evaluation, sections=tuple(sections))
+    evaluation = replace(evaluation, sections=tuple(sections), lines=tuple(lines))
     run.update(test_looks=looks)
     write_tables(run.evaluation, evaluation)
     for title, table in tables.items():
@@ -125,7 +128,7 @@ def judge_policy(policy, market: Market, config: Config, *, checkpoint: str, tri
         hold,
         config=config.evaluate,
         trials=trials,
-        in_sample_sharpe=figures.get("train", {}).get("sharpe"),
+        in_sample_sharpe=figures.get("train", {}).get(ratio_key(market.bars_per_year)),
         optimistic=not config.market.fill_simulation,
         seed=config.train.seed,
     )
@@ -164,7 +167,7 @@ def write_tables(folder: Path, evaluation: Evaluation) -> None:
     }
     atomic_write(folder / "metrics.json", json.dumps(tables, indent=1, default=float))
     write_parquet(folder / "equity.parquet", equity_table(agent))
-    write_parquet(folder / "trades.parquet", trades_table(agent))
+    write_parquet(folder / "trades.parquet", trades_table(agent, evaluation.config.market.fill_at))
 
 
 def report_run(run: RunDir, evaluation: Evaluation) -> Path:
@@ -173,8 +176,6 @@ def report_run(run: RunDir, evaluation: Evaluation) -> Path:
     warnings = []
     if evaluation.looks > 1:
         warnings.append(f"The test range of this run was looked at {evaluation.looks} times; each look makes its figures less out of sample.")
-    if not market.bars_per_year > 0:
-        warnings.append("The bars per year are unknown: figures a year are n/a. Set data.bars_per_year.")
     data = ReportData(
         title=run.path.name,
         agent=evaluation.agent,

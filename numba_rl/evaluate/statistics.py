@@ -185,7 +185,8 @@ def judge(
 ) -> Statistics:
     """Statistics and verdict of an agent's ``Backtest`` beside buy-and-hold's on the same bars.
 
-    ``optimistic``: fills were not simulated. ``in_sample_sharpe``: annualised, of the training range.
+    ``optimistic``: fills were not simulated. ``in_sample_sharpe``: of the training range, a year where the bars per year are
+    known, else per bar (``metrics.ratio_key``).
     """
     config = config or EvaluateConfig()
     returns = bar_returns(agent.equity)
@@ -197,7 +198,7 @@ def judge(
         interval, deflated, compared, profit=profit, ruined=bool(agent.terminated), optimistic=optimistic, sample=sample
     )
     decay = None
-    if in_sample_sharpe is not None and in_sample_sharpe > 0 and interval.annualised and interval.estimate is not None:
+    if in_sample_sharpe is not None and in_sample_sharpe > 0 and interval.estimate is not None:
         decay = 1.0 - interval.estimate / in_sample_sharpe
     return Statistics(sentence, level, interval, probabilistic_sharpe(returns), deflated, compared, decay)
 
@@ -245,7 +246,8 @@ def verdict(
         elif deflated.probability is None:
             reason = f"{found}, but the deflated Sharpe ratio over {named(deflated.trials)} has no value"
         elif deflated.probability < confidence:
-            reason = f"{found}, but the deflated Sharpe ratio over {named(deflated.trials)} is {deflated.probability:.2f}, below {confidence:.2f}"
+            short = math.floor(deflated.probability * 100) / 100  # 0.948 is not 0.95
+            reason = f"{found}, but the deflated Sharpe ratio over {named(deflated.trials)} is {short:.2f}, below {confidence:.2f}"
         else:
             reason = f"{found}, and the deflated Sharpe ratio over {named(deflated.trials)} is {deflated.probability:.2f}"
             level = "skill"

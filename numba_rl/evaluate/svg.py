@@ -18,6 +18,7 @@ from numba_rl.evaluate.formatting import show
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 1080, 78, 14, 12, 28
 COLUMNS = 750  # at most two points each
 SAMPLES = 480  # points that the pointer can read off
+LEAST_TICKS = 3  # on the y axis
 LABEL_GAP = 104  # least distance of two labels on the x axis
 
 _HOUR, _DAY = 3_600_000_000_000, 86_400_000_000_000
@@ -84,8 +85,11 @@ def scale(values: Sequence[np.ndarray], top: float, bottom: float, *, zero: bool
     if high - low <= 1e-12 * max(abs(low), abs(high), 1e-300):
         pad = abs(low) * 0.01 or 1.0
         low, high = low - pad, high + pad
-    step = nice_step(high - low, max(2, round((bottom - top) / 38)))
-    ticks = tuple(step * k for k in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1))
+    count, ticks = max(2, round((bottom - top) / 38)), ()
+    while len(ticks) < LEAST_TICKS:
+        step = nice_step(high - low, count)
+        ticks = tuple(step * k for k in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1))
+        count += 1
     margin = 0.03 * (high - low)
     return Scale(low if zero and low == 0 else low - margin, high if zero and high == 0 else high + margin, ticks, top, bottom)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import polars as pl
 
 from numba_rl.evaluate.backtest import Backtest
+from numba_rl.evaluate.trades import fill_times
 from numba_rl.files import atomic_file
 
 POINTS = ("close", "equity", "gross_equity")
@@ -18,9 +19,11 @@ def equity_table(backtest: Backtest) -> pl.DataFrame:
     return frame.with_columns(**{name: pl.Series([None, *getattr(backtest, name).tolist()]) for name in STEPS})
 
 
-def trades_table(backtest: Backtest) -> pl.DataFrame:
-    """A row a round trip, as ``trades.Trades``."""
-    return pl.DataFrame(backtest.trades._asdict())
+def trades_table(backtest: Backtest, fill_at: str) -> pl.DataFrame:
+    """A row a round trip: the bars (UTC) of its first and last fill, then as ``trades.Trades``. fill_at: market.fill_at."""
+    times = dict(zip(("entry_time", "exit_time"), fill_times(backtest.trades, backtest.timestamp, fill_at), strict=True))
+    stamps = {name: pl.Series(name, values).cast(pl.Datetime("ns", "UTC")) for name, values in times.items()}
+    return pl.DataFrame({**stamps, **backtest.trades._asdict()})
 
 
 def write_parquet(path: Path, table: pl.DataFrame) -> None:

@@ -26,6 +26,13 @@ class Trades(NamedTuple):
     is_open: np.ndarray
 
 
+def fill_times(trades: Trades, timestamp: np.ndarray, fill_at: str) -> tuple[np.ndarray, np.ndarray]:
+    """Stamps int64 ns of the bars of each trade's first and last fill. timestamp: of the points, int64 [n + 1]; fill_at as market.fill_at."""
+    shift = 1 if fill_at == "next_open" else 0  # points from a step to the bar that fills its order
+    first, last = (np.minimum(index + shift, len(timestamp) - 1) for index in (trades.entry_index, trades.exit_index))
+    return timestamp[first], timestamp[last]
+
+
 def round_trips(index, units, price, cost, financing, last_close, multiplier) -> Trades:
     """Trades from fills in time order.
 

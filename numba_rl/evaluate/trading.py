@@ -13,6 +13,7 @@ from numba_rl.evaluate.formatting import show, time_text
 from numba_rl.evaluate.maps import heat_map
 from numba_rl.evaluate.metrics import exit_notional, notional
 from numba_rl.evaluate.svg import time_axis
+from numba_rl.evaluate.trades import fill_times
 from numba_rl.rules.actions import EXPOSURE_NAMES, ORDER_NAMES, URGENCY_NAMES
 from numba_rl.rules.fills import SAME_EXPOSURE
 
@@ -121,8 +122,8 @@ def actions_section(agent: Backtest) -> Section | None:
     )
 
 
-def trades_section(agent: Backtest, shift: int) -> Section:
-    """Round trips: a summary by side, and the best and worst. ``shift``: points from a step to the bar that filled it (1: the next open)."""
+def trades_section(agent: Backtest, fill_at: str) -> Section:
+    """Round trips: a summary by side, and the best and worst. ``fill_at`` as market.fill_at."""
     trades = agent.trades
     closed = ~trades.is_open
     held = trades.exit_index - trades.entry_index
@@ -148,12 +149,12 @@ def trades_section(agent: Backtest, shift: int) -> Section:
     blocks: list[Table | Markup] = [Table(["", *columns], rows, note=note)]
     order = np.argsort(-trades.net, kind="stable")
     few = 5 if len(order) >= 10 else max(len(order) // 2, min(len(order), 1))
-    last = len(agent.timestamp) - 1
+    entered, left = fill_times(trades, agent.timestamp, fill_at)
     extremes = [
         [
             "Long" if trades.side[k] > 0 else "Short",
-            time_text(agent.timestamp[min(trades.entry_index[k] + shift, last)]),
-            time_text(agent.timestamp[min(trades.exit_index[k] + shift, last)]),
+            time_text(entered[k]),
+            time_text(left[k]),
             show(float(held[k]), "bars"),
             show(trades.units[k], "ratio"),
             show(trades.entry_price[k], "price"),

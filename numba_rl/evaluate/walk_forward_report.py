@@ -1,6 +1,7 @@
 """What a walk-forward leaves behind: windows.csv, equity.parquet, trades.parquet, metrics.json, and the report."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from numba_rl.evaluate.charts import Line, curve_chart, fan_chart
 from numba_rl.evaluate.folds import dates, folds_section, untested_lines
 from numba_rl.evaluate.formatting import show
 from numba_rl.evaluate.maps import heat_map
-from numba_rl.evaluate.metrics import compute_metrics
+from numba_rl.evaluate.metrics import METRICS, compute_metrics
 from numba_rl.evaluate.report import DataSummary, ReportData, summarize_market, write_report
 from numba_rl.evaluate.sections import stretched
 from numba_rl.evaluate.svg import time_axis
@@ -22,6 +23,7 @@ from numba_rl.evaluate.windows import UNITS, windows_section, windows_table
 from numba_rl.files import atomic_write
 from numba_rl.rundir import RunDir
 
+LABELS = {metric.key: metric.label for metric in METRICS}
 MOST_CELLS = 40  # folds side by side in a heat map
 
 
@@ -30,9 +32,13 @@ def write_tables(folder: Path, found: WalkForward) -> None:
     folder.mkdir(exist_ok=True)
     every = [p for folds in found.played.values() for p in folds]
     write_csv(folder / "windows.csv", windows_table([p.window for p in every]))
-    for name, table in (("equity", equity_table), ("trades", trades_table)):
-        frames = [table(account).with_columns(seed=pl.lit(seed)) for seed, account in found.accounts.items()]
-        write_parquet(folder / f"{name}.parquet", pl.concat(frames))
+    equity, trades = [], []
+    for seed, account in found.accounts.items():
+        folds = _fold_of_steps(found.played[seed], len(account))
+        equity.append(equity_table(account).with_columns(seed=pl.lit(seed), fold=pl.Series([folds[0], *folds])))
+        trades.append(trades_table(account, found.config.market.fill_at).with_columns(seed=pl.lit(seed), fold=pl.Series(folds[account.trades.entry_index])))
+    write_parquet(folder / "equity.parquet", pl.concat(equity))
+    write_parquet(folder / "trades.parquet", pl.concat(trades))
     figures = {
         "verdict": found.statistics.verdict,
         "headline_seed": found.seed,
@@ -48,13 +54,17 @@ def write_tables(folder: Path, found: WalkForward) -> None:
     atomic_write(folder / "metrics.json", json.dumps(figures, indent=1, default=float))
 
 
+def _fold_of_steps(played: Sequence[Played], steps: int) -> np.ndarray:
+    """Number of the fold that each step of the joined account belongs to, int64 [steps]; a ruin ends the account early."""
+    return np.repeat([p.job.number for p in played], [len(p.own) for p in played])[:steps]
+
+
 def report_walk_forward(run: RunDir, found: WalkForward) -> Path:
     """Write RUN/report.html; returns its path."""
     meta = run.meta()
     warnings = []
     if not found.complete:
-        done = sum(map(len, found.played.values()))
-        warnings.append(f"Only {done} of {len(found.folds) * found.config.evaluate.seeds} trainings are finished; this is not the whole walk-forward.")
+        warnings.append(f"{found.missing.capitalize()}. This is not the whole walk-forward.")
     market = summarize_market(found.market)
     data = ReportData(
         title=f"{run.path.name}: walk-forward",
@@ -101,35 +111,35 @@ def _seeds(found: WalkForward) -> Section:
     if len(found.folds) <= MOST_CELLS:
         columns = [str(number) for number in range(len(found.folds))]
         blocks.append(heat_map("Net return by seed and fold", names, columns, values, "percent", signed=True))
-    rows = []
+    ratio, rows = found.ratio, []
     for seed, account in found.accounts.items():
         figures = compute_metrics(account)
-        cells = [show(figures[key], UNITS[key]) for key in ("total_return", "sharpe", "max_drawdown", "costs")]
+        cells = [show(figures[key], UNITS[key]) for key in ("total_return", ratio, "max_drawdown", "costs")]
         own = values[list(found.played).index(seed)]
         ends = [show(float(end(own)), "percent") for end in (np.nanmin, np.nanmax)]
         rows.append([f"{seed}{' (this report)' if seed == found.seed else ''}", *cells, *ends])
-    head = ["Seed", "Net return", "Sharpe ratio a year", "Maximum drawdown", "Costs", "Worst fold", "Best fold"]
+    head = ["Seed", "Net return", LABELS[ratio], "Maximum drawdown", "Costs", "Worst fold", "Best fold"]
     return Section("Seeds", [*blocks, Table(head, rows)])
 
 
 def _decay(found: WalkForward) -> Section:
     """Sharpe ratios by fold: where the policy was fitted, and in its test."""
-    folds = found.headline
+    folds, ratio = found.headline, found.ratio
     rows = [_decay_row(found, p) for p in folds]
-    known = [(p.in_sample["sharpe"], p.window.figures["sharpe"]) for p in folds]
+    known = [(p.in_sample[ratio], p.window.figures[ratio]) for p in folds]
     inside, outside = (np.array([_number(pair[k]) for pair in known]) for k in (0, 1))
     lines = [Line("In sample", inside, "gross"), Line("Out of sample", outside, "agent")]
-    decay = found.statistics.decay
+    decay, unit = found.statistics.decay, UNITS[ratio]
     lost = "" if decay is None else f": {show(decay, 'percent')} of the in-sample ratio was lost"
     text = (
-        f"Mean Sharpe ratio a year in sample {show(_mean(inside), 'ratio')}, out of sample {show(_mean(outside), 'ratio')} by window and "
-        f"{show(found.statistics.interval.estimate, 'ratio')} for the joined account{lost}. "
+        f"Mean {LABELS[ratio]} in sample {show(_mean(inside), unit)}, out of sample {show(_mean(outside), unit)} by window and "
+        f"{show(found.statistics.interval.estimate, unit)} for the joined account{lost}. "
         "In sample is the last part of the fitted bars."
     )
     blocks = [Table(["Fold", "Fitted on (UTC)", "In sample", "Validation, per bar", "Test", "Checkpoint"], rows, scroll=len(rows) > 14)]
     if len(folds) > 1:
         numbers = np.array([p.job.number for p in folds], np.float64)
-        blocks.insert(0, curve_chart("Sharpe ratio a year by fold", numbers, lines, "ratio", x_unit="count", zero=True, height=200))
+        blocks.insert(0, curve_chart(f"{LABELS[ratio]} by fold", numbers, lines, "ratio", x_unit="count", zero=True, height=200))
     return Section("Out of sample against in sample", blocks, text)
 
 
@@ -137,9 +147,9 @@ def _decay_row(found: WalkForward, p: Played) -> list[str]:
     return [
         str(p.job.number),
         dates(found.market, p.job.fold.train),
-        show(p.in_sample["sharpe"], "ratio"),
+        show(p.in_sample[found.ratio], UNITS[found.ratio]),
         show(p.validation, "fine"),
-        show(p.window.figures["sharpe"], "ratio"),
+        show(p.window.figures[found.ratio], UNITS[found.ratio]),
         p.checkpoint,
     ]
 

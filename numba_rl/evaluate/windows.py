@@ -1,5 +1,6 @@
 """Test windows side by side: what the agent made in each, beside buy-and-hold and doing nothing, as a table and as pictures."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,10 +28,10 @@ COLUMNS = (
     "trades", "hit_rate", "average_exposure", "absolute_exposure", "time_in_market", "fees", "spread_cost", "financing", "costs",
 )  # fmt: skip
 SHOWN = {
-    "total_return": "Net return", "sharpe": "Sharpe", "sortino": "Sortino", "max_drawdown": "Draw-down", "turnover": "Turn-over",
+    "total_return": "Net return", "sharpe": "Sharpe", "sortino": "Sortino", "max_drawdown": "Drawdown", "turnover": "Turnover",
     "trades": "Trades", "absolute_exposure": "Exposure", "costs": "Costs",
 }  # fmt: skip
-
+WHOLE = ("trades",)  # numbers without a fraction in windows.csv
 
 UNITS = {metric.key: metric.unit for metric in METRICS}
 
@@ -94,7 +95,7 @@ def windows_table(windows: Sequence[Window]) -> pl.DataFrame:
         figures, hold = window.figures, compute_metrics(window.hold)
         first, last = window.dates
         row = {**window.about, "test_start": first, "test_end": last, "test_bars": window.span.bars}
-        row |= {key: figures[key] for key in COLUMNS}
+        row |= {key: int(figures[key]) if key in WHOLE else figures[key] for key in COLUMNS}
         row |= {"hold_return": hold["total_return"], "hold_sharpe": hold["sharpe"], "hold_max_drawdown": hold["max_drawdown"], "flat_return": 0.0}
         row |= {"excess_over_hold": _excess(figures, hold), "excess_over_flat": figures["total_return"]}
         row |= {"ruined": window.agent.terminated, "closed_at_end": window.agent.closed_at_end}
@@ -108,20 +109,36 @@ def _excess(figures: Figures, hold: Figures) -> float | None:
 
 def windows_section(windows: Sequence[Window], names: Mapping[str, str], title: str = "Test windows", text: str = "") -> Section:
     """Returns of the windows as bars, and their table. ``names``: the columns of ``about`` to show, key -> heading."""
-    each = [(window, window.figures, compute_metrics(window.hold)) for window in windows]
-    returns = [np.array([_number(f[k]["total_return"]) for f in each]) for k in (1, 2)]
+    own_figures, hold_figures = _figures(windows)
+    returns = [np.array([_number(f["total_return"]) for f in figures]) for figures in (own_figures, hold_figures)]
     labels = [window.dates[0][:10] for window in windows]
+    if len(set(labels)) < len(labels):
+        labels = [window.dates[0] for window in windows]
+    yearly = math.isfinite(windows[0].agent.bars_per_year)
+    shown = SHOWN if yearly else {"sharpe_per_bar" if key == "sharpe" else key: name for key, name in SHOWN.items() if key != "sortino"}
     picture = bars_chart("Net return by window", labels, [Line("Agent", returns[0]), Line("Buy-and-hold", returns[1], "hold")], "percent")
     fitted = any(window.trained for window in windows)
     rows = []
-    for window, own, hold in each:
+    for window, own, hold in zip(windows, own_figures, hold_figures, strict=True):
         row = [*(_cell(window.about[name]) for name in names), *([lines(*window.trained)] if fitted else []), lines(*window.dates)]
-        for key in SHOWN:
+        for key in shown:
             row.append(signed(own[key], UNITS[key]) if key == "total_return" else show(own[key], UNITS[key]))
         rows.append([*row, show(hold["total_return"], "percent"), signed(_excess(own, hold), "percent")])
-    head = [*names.values(), *(["Trained on (UTC)"] if fitted else []), "Tested on (UTC)", *SHOWN.values(), "Hold", "Excess"]
-    note = f"{_beaten(returns)} Sharpe and Sortino ratios a year; exposure unsigned; hold: return of buy-and-hold; excess over it."
+    head = [*names.values(), *(["Trained on (UTC)"] if fitted else []), "Tested on (UTC)", *shown.values(), "Hold", "Excess"]
+    ratios = "Sharpe and Sortino ratios a year" if yearly else "Sharpe ratio per bar"
+    note = f"{beaten(*returns)} {ratios}; exposure unsigned; hold: return of buy-and-hold; excess over it."
     return Section(title, [picture, Table(head, rows, note=note, scroll=len(rows) > 14)], text)
+
+
+def windows_line(windows: Sequence[Window]) -> str:
+    """How the windows went, in one line."""
+    returns = [np.array([_number(f["total_return"]) for f in each]) for each in _figures(windows)]
+    return f"windows: {beaten(*returns)} Median net return {show(float(np.median(returns[0])), 'percent')}."
+
+
+def _figures(windows: Sequence[Window]) -> tuple[list[Figures], list[Figures]]:
+    """Metrics of the agent and of buy-and-hold, by window."""
+    return [window.figures for window in windows], [compute_metrics(window.hold) for window in windows]
 
 
 def lines(first: str, last: str) -> Markup:
@@ -129,8 +146,8 @@ def lines(first: str, last: str) -> Markup:
     return Markup('<span class="span">{}<br>{}</span>').format(first, last)
 
 
-def _beaten(returns: Sequence[np.ndarray]) -> str:
-    own, hold = returns
+def beaten(own: np.ndarray, hold: np.ndarray) -> str:
+    """In how many windows the agent did better than nothing and than buy-and-hold, by net returns float64 [W]."""
     return (
         f"{int(np.count_nonzero(own > 0))} of {len(own)} windows made money after costs (more than doing nothing), "
         f"{int(np.count_nonzero(own > hold))} more than buy-and-hold."

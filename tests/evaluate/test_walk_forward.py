@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from evaluate.small_folds import assert_same_trainings, settings_with
 
 from numba_rl import settings
 from numba_rl.config import Config
@@ -17,26 +18,16 @@ from numba_rl.data.synthetic import generate
 from numba_rl.data.windows import Range
 from numba_rl.errors import ConfigError, UserError
 from numba_rl.evaluate.backtest import play_actions, play_policy
+from numba_rl.evaluate.fold_jobs import is_finished, jobs
+from numba_rl.evaluate.fold_training import Trained, Watch, train_folds
 from numba_rl.evaluate.folds import fitting_ranges, folds_table, folds_text, own_ranges, plan, training_market, untested_lines
 from numba_rl.evaluate.metrics import compute_metrics, notional
 from numba_rl.evaluate.stitch import growths, stitch
-from numba_rl.evaluate.walk_forward import is_finished, jobs, judge_folds, train_folds
+from numba_rl.evaluate.walk_forward import judge_folds
 from numba_rl.evaluate.walk_forward_report import report_walk_forward, write_tables
 from numba_rl.evaluate.windows import hold_windows, windows_of_policy, windows_table
 from numba_rl.rundir import RunDir, read_meta
 from numba_rl.signals import StopRequest
-from numba_rl.trainer import checkpoint
-
-BASE = {
-    "data.bars_per_year": 525_600.0, "evaluate.train": "800", "evaluate.test": "300", "evaluate.purge": "20", "evaluate.embargo": "10",
-    "ppo.actor": (8,), "ppo.critic": (8,), "ppo.epochs": 1, "ppo.minibatches": 1, "episodes.count": 4, "episodes.launch": 32,
-    "episodes.length": 64, "train.steps": 512, "train.validate_every": 1, "train.tensorboard": False, "train.device": "cpu",
-    "evaluate.bootstrap": 50, "train.threads": 1,
-}  # fmt: skip
-
-
-def settings_with(**changes) -> Config:
-    return settings.replace(Config(), BASE | {key.replace("__", "."): value for key, value in changes.items()})
 
 
 @pytest.fixture(scope="module")
@@ -55,18 +46,8 @@ def finished(tmp_path_factory, market):
     config = settings_with(evaluate__seeds=2)
     folds = plan(market, config)
     with RunDir.create(tmp_path_factory.mktemp("runs") / "wf", config) as run:
-        assert train_folds(run, config, market, folds) is None
+        assert train_folds(run, config, market, folds) == Trained()
         yield run, config, folds
-
-
-def trained(path):
-    """Everything that a training left: the tensors of its checkpoints, what their headers say but for the clock, and its choice."""
-    out = {}
-    for name in ("best", "latest", "final"):
-        found = checkpoint.load(path / "checkpoints" / f"{name}.safetensors")
-        out[name] = (found.tensors, {key: value for key, value in found.metadata.items() if key != "seconds"})
-    note = read_meta(path)["fold"]
-    return out, note
 
 
 def test_poisoned_tests_change_nothing_of_training(tmp_path, bars, market, finished):
@@ -82,15 +63,9 @@ def test_poisoned_tests_change_nothing_of_training(tmp_path, bars, market, finis
     later = [training_market(which, folds[-1], config).scaling.mean.tolist() for which in (market, other)]
     assert later[0] != later[1]  # the poison shows where it is let in: a later fold trains on these bars
     with RunDir.create(tmp_path / "wf", settings_with()) as again:
-        assert train_folds(again, settings_with(), other, folds[: number + 1]) is None
+        assert train_folds(again, settings_with(), other, folds[: number + 1]) == Trained()
         for job in jobs(folds[: number + 1], settings_with()):
-            (one, note), (two, same) = trained(job.path(run)), trained(job.path(again))
-            assert note == same
-            for name in one:
-                assert one[name][0].keys() == two[name][0].keys()
-                assert all(torch.equal(one[name][0][key], two[name][0][key]) for key in one[name][0])
-                headers = [dict(header, config=None) for _, header in (one[name], two[name])]  # the number of seeds differs there
-                assert headers[0] == headers[1]
+            assert_same_trainings(job.path(run), job.path(again))
 
 
 def test_the_training_market_ends_where_the_training_bars_end(market):
@@ -194,6 +169,12 @@ def test_results_and_report(finished, market):
     assert own["test_bars"].to_list() == [fold.test.bars for fold in folds]
     equity = pl.read_parquet(run.evaluation / "equity.parquet").filter(pl.col("seed") == found.seed)
     np.testing.assert_array_equal(equity["equity"], found.agent.equity)
+    assert equity["fold"].to_list() == [0, *np.repeat(range(len(folds)), [fold.test.bars for fold in folds])]
+    trades = pl.read_parquet(run.evaluation / "trades.parquet").filter(pl.col("seed") == found.seed)
+    at = dict(zip(equity["timestamp"], equity["fold"], strict=True))
+    assert len(trades) == len(found.agent.trades.net) > 0
+    for entry, leave, fold in trades.select("entry_time", "exit_time", "fold").iter_rows():
+        assert entry <= leave and at[entry] == at[leave] == fold
     figures = json.loads((run.evaluation / "metrics.json").read_text())
     assert figures["verdict"] == found.statistics.verdict and figures["trials"] == 2
     page = report_walk_forward(run, found).read_text()
@@ -209,34 +190,49 @@ def test_a_resume_skips_what_is_finished_and_continues_what_is_not(tmp_path, mar
     stop = StopRequest()
     begun = []
 
-    class Watch:
-        def __init__(self, job):
+    class Stopper(Watch):
+        def begun(self, job):
             begun.append(job)
 
-        def __enter__(self):
-            return self.update
-
-        def __exit__(self, *error):
-            pass
-
-        def update(self, figures):
+        def progress(self, job, figures):
             if len(begun) == 2 and figures["step"] >= 256:
                 stop.request()
 
     with RunDir.create(tmp_path / "wf", config) as again:
-        assert train_folds(again, config, market, folds, stop=stop, begin=Watch) == "SIGINT"
         every = jobs(folds, config)
+        assert train_folds(again, config, market, folds, stop=stop, watch=Stopper()) == Trained("SIGINT", not_begun=len(every) - 2)
         assert [is_finished(job, again) for job in every] == [True] + [False] * (len(folds) - 1)
         assert read_meta(every[1].path(again))["status"] == "interrupted"
         partial = judge_folds(again, config, market, folds)
         assert not partial.complete and len(partial.headline) == 1
         begun.clear()
-        assert train_folds(again, config, market, folds, begin=lambda job: Watch(job)) is None
+        assert train_folds(again, config, market, folds, watch=Stopper()) == Trained()
         assert begun == every[1:]
         for job in every:
-            (one, note), (two, same) = trained(job.path(run)), trained(job.path(again))
-            assert note == same
-            assert all(torch.equal(one["final"][0][key], two["final"][0][key]) for key in one["final"][0])
+            assert_same_trainings(job.path(run), job.path(again))
+
+
+def test_a_failure_holds_up_the_others_only_if_it_is_theirs_too(tmp_path, market, finished):
+    """One training that cannot begin is told, and left out of the account; two that fail alike end it."""
+    _, config, folds = finished
+    config = settings.replace(config, {"evaluate.seeds": 1})
+    every = jobs(folds, config)
+    with RunDir.create(tmp_path / "wf", config) as run:
+        run.folds.mkdir()
+        every[1].path(run).write_text("in the way")
+        trained = train_folds(run, config, market, folds)
+        assert trained == Trained(failed={every[1]: f"{every[1].path(run)}: is a file; choose another --out"})
+        found = judge_folds(run, config, market, folds)
+        assert [p.job.number for p in found.headline] == [0, *range(2, len(folds))]
+        assert found.missing == f"only {len(folds) - 1} of {len(folds)} trainings are finished"
+        assert len(found.agent) == len(found.hold) == sum(p.own.timestamp.size - 1 for p in found.headline)
+        write_tables(run.evaluation, found)
+        equity = pl.read_parquet(run.evaluation / "equity.parquet")
+        assert equity["fold"].unique(maintain_order=True).to_list() == [0, *range(2, len(folds))]
+    broken = settings.replace(config, {"reward.function": f"{tmp_path / 'none.py'}:reward"})
+    with RunDir.create(tmp_path / "broken", broken) as run:
+        trained = train_folds(run, broken, market, folds)
+        assert list(trained.failed) == every[:2] and trained.not_begun == len(every) - 2
 
 
 def test_other_windows_than_those_of_the_run_are_refused(market, finished):

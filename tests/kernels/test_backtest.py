@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from reference.rollout import actor
+from reference.trades import account, assert_fills, assert_same_trades
 from rules.driver import random_bars
 
 from numba_rl import settings
@@ -51,8 +52,8 @@ def network(layers):
     return policy
 
 
-def play(config, market, layers, groups=1):
-    """(equity, actions, totals, steps, status) of the kernel over WINDOWS."""
+def play(config, market, layers, groups=1, windows=WINDOWS):
+    """(equity, actions, totals, steps, status) of the kernel over the windows."""
     tiles, rules = tiles_of(FEATURES, HIDDEN), evaluation_rules(config, market)
     greedy = config.evaluate.policy == "greedy"
     layers = [np.ascontiguousarray(layer, np.float32) for layer in layers]
@@ -60,9 +61,9 @@ def play(config, market, layers, groups=1):
         layers[4:] = [layer / np.float32(config.evaluate.temperature) for layer in layers[4:]]
     table = np.zeros((len(market.features), tiles.width), np.float16)
     table[:, :FEATURES] = market.features
-    starts, stops = (np.array(ends, np.int32) for ends in ([r.start - 1 for r in WINDOWS], [r.stop for r in WINDOWS]))
+    starts, stops = (np.array(ends, np.int32) for ends in ([r.start - 1 for r in windows], [r.stop for r in windows]))
     steps = int((stops - 1 - starts).max())
-    count = len(WINDOWS)
+    count = len(windows)
     outputs = (np.zeros((steps, count)), np.full((steps, count), -1, np.int8), np.zeros((count, 6)), np.zeros(count, np.int32), np.zeros(count, np.int32))
     packed = np.zeros(tiles.words, np.uint64), np.zeros(tiles.biases, np.float32)
     launch = Launch(config.train.seed, 0, 0, int(greedy), 0, 1.0)
@@ -95,6 +96,25 @@ def test_choices_are_the_policys_and_money_is_the_ledgers(name):
         for column, value in expected.items():
             assert totals[w, column] == pytest.approx(value, rel=1e-9, abs=1e-9), (w, column)
         assert totals[w, MAX_DRAWDOWN] == pytest.approx(drawdowns(b.equity).max(), rel=1e-9, abs=1e-12)
+        expected = account(config, market.bars_per_year, market.prices, WINDOWS[w].start - 1, WINDOWS[w].stop, actions[:, w])
+        assert_same_trades(b, expected, config.market.initial_capital)
+
+
+@pytest.mark.parametrize("name", ["default", "dear"])
+def test_every_fill_is_the_ledgers(name):
+    """Windows that begin together and end one bar later each: what the totals grow by is one bar's fills, bar by bar."""
+    config = settings.replace(Config(), GAMES[name])
+    market, layers = market_of(), actor(FEATURES, HIDDEN, scale=3.0)
+    windows = [Range(12, stop) for stop in range(13, 21)]
+    equity, actions, totals, steps, _ = play(config, market, layers, windows=windows)
+    fills = 0
+    for w, window in enumerate(windows):
+        n = window.bars
+        assert steps[w] == n and (actions[:n, w] == actions[:n, -1]).all()
+        expected = account(config, market.bars_per_year, market.prices, window.start - 1, window.stop, actions[:, w])
+        assert_fills(equity[:n, w], totals[w], expected)
+        fills = len(expected.fills)
+    assert fills > 4
 
 
 def test_a_window_does_not_depend_on_its_neighbours():
