@@ -24,6 +24,7 @@ from numba_rl.rules.shaping import SHAPING_FIELDS
 
 THREADS = 128
 LAUNCH_ON_GPU, LAUNCH_ON_CPU, EPISODES = 500, 64, 128
+PORTFOLIO_FEATURES = 3  # at the end of a state: equity / initial, share, spread
 
 
 @dataclass
@@ -55,6 +56,11 @@ class Rollout:
     def truncated(self) -> torch.Tensor:
         """bool [L, N]: the episode was cut; its true next state still has a worth."""
         return self.ends > 0
+
+    @property
+    def equities(self) -> torch.Tensor:
+        """float32 [N]: equity / initial capital at the end of the launch."""
+        return self.states[-1, :, -PORTFOLIO_FEATURES]
 
 
 class BatchedCollector:

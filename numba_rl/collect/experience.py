@@ -1,13 +1,20 @@
-"""From launches of the batched collector to transitions for a replay: actions by epsilon-greedy or softmax, returns of n steps."""
+"""From launches of a collector to transitions for a replay: actions by epsilon-greedy or softmax, returns of n steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from numba_rl.collect.batched import BatchedCollector, Rollout
+from numba_rl.collect.batched import PORTFOLIO_FEATURES, BatchedCollector, Rollout
 from numba_rl.config import DqnConfig
 from numba_rl.gpu import stream, view
 from numba_rl.kernels.n_step import launch_transitions, transitions_cpu
 from numba_rl.kernels.select import launch_select, select_cpu
+
+if TYPE_CHECKING:  # importing it costs more than half a second, which the CPU path need not wait for
+    from numba_rl.collect.fused import CompactCollector, CompactRollout
 
 
 def epsilon_range(config: DqnConfig) -> tuple[float, float]:
@@ -18,14 +25,18 @@ def epsilon_range(config: DqnConfig) -> tuple[float, float]:
 
 
 class Chooser:
-    """Chooses the actions of a collector's slots from action values, step by step, on its device."""
+    """Chooses the actions of a collector's slots from action values, step by step, on its device.
 
-    def __init__(self, collector: BatchedCollector, config: DqnConfig, regime: np.ndarray, kind: int, seed: int):
+    A fused collector chooses by itself and takes the `settings` alone.
+    """
+
+    def __init__(self, collector: BatchedCollector | CompactCollector, config: DqnConfig, regime: np.ndarray, kind: int, seed: int):
         """regime: float32 [T, 3] of the market. kind: numba_rl.kernels.select."""
         self.collector, self.kind, self.seed = collector, kind, seed
         device = collector.device
         inverse_temperature = 1.0 / config.temperature if config.selection == "softmax" else 0.0
-        self.settings = torch.tensor([*epsilon_range(config), config.epsilon_steps, inverse_temperature], dtype=torch.float32, device=device)
+        values = [*epsilon_range(config), config.epsilon_steps, inverse_temperature]
+        self.settings = torch.tensor(values, dtype=torch.float32, device=device)
         self.regime = torch.from_numpy(np.ascontiguousarray(regime, np.float32)).to(device)
         self._arrays = [collector.slots["clock"], collector.slots["portfolio"], self.regime, collector.rollout.actions, self.settings]
         wrap = (lambda tensor: tensor.numpy()) if device.type == "cpu" else view
@@ -52,10 +63,10 @@ class Experience:
     `held` rows of the tail are in use: n - 1 once that many steps were played.
     """
 
-    def __init__(self, collector: BatchedCollector, n: int, gamma: float):
+    def __init__(self, collector: BatchedCollector | CompactCollector, n: int, gamma: float):
         self.n, self.gamma, self.device = n, gamma, collector.device
         self.steps, self.slots = collector.steps, collector.episodes
-        width = collector.rollout.states.shape[2]
+        width = collector.features.shape[1] + PORTFOLIO_FEATURES
         rows, waiting = self.steps * self.slots, max(n - 1, 1)  # kernels take no empty arrays
 
         def zeros(*shape, dtype=torch.float32):
@@ -79,13 +90,14 @@ class Experience:
         return max(0, self.held + self.steps - (self.n - 1)) * self.slots
 
     @torch.no_grad()
-    def add(self, rollout: Rollout, rewards: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def add(self, rollout: Rollout | CompactRollout, rewards: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The transitions that this launch completes, time-major: states, next states, actions, rewards, discounts, flags.
 
         rewards float32 [L, N]. The tensors are written anew by the next call.
         """
         count = self.count
-        launch = (rollout.states, rollout.final_states, rollout.actions, rewards, rollout.ends)
+        states, final_states = rollout.states, rollout.final_states  # a compact rollout builds them now
+        launch = (states, final_states, rollout.actions, rewards, rollout.ends)
         tail = tuple(self.tail.values())
         if self.device.type == "cpu":
             arrays = [tuple(tensor.numpy() for tensor in group) for group in (tail, launch, self.out)]
@@ -94,21 +106,21 @@ class Experience:
             arrays = [tuple(view(tensor) for tensor in group) for group in (tail, launch, self.out)]
             handle = stream(torch.cuda.current_stream(self.device).cuda_stream)
             launch_transitions(count, self.n, self.gamma, self.held, *arrays, stream=handle)
-        self._keep(rollout, rewards)
+        self._keep(*launch)
         return tuple(tensor[:count] for tensor in self.out)
 
-    def _keep(self, rollout, rewards):
-        """The last n - 1 steps become the tail."""
+    def _keep(self, states, final_states, actions, rewards, ends):
+        """The last n - 1 steps of the launch become the tail."""
         wanted = min(self.n - 1, self.held + self.steps)
         fresh = min(wanted, self.steps)
         if wanted == 0:
             return
-        ends = rollout.ends[self.steps - fresh :]
-        row = (ends.long().clamp_min(1) - 1)[..., None].expand(-1, -1, rollout.states.shape[2])
+        ends = ends[self.steps - fresh :]
+        row = (ends.long().clamp_min(1) - 1)[..., None].expand(-1, -1, states.shape[2])
         new = {
-            "states": rollout.states[self.steps - fresh : self.steps],
-            "next_states": rollout.final_states.gather(0, row),
-            "actions": rollout.actions[self.steps - fresh :],
+            "states": states[self.steps - fresh : self.steps],
+            "next_states": final_states.gather(0, row),
+            "actions": actions[self.steps - fresh :],
             "rewards": rewards[self.steps - fresh :],
             "ends": ends,
         }

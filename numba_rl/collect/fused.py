@@ -1,8 +1,9 @@
-"""The fused collector: one kernel launch plays all episodes for all steps of a launch, network included.
+"""The fused collectors: one kernel launch plays all episodes for all steps of a launch, network included.
 
-For actors with two hidden layers that fit a kernel (see kernels.rollout), on a GPU; the batched collector takes the rest. What
-is stored is compact: of each state the bar and the three portfolio features. Nothing is allocated and nothing waits for the
-host in `launch`, so it can be captured in a CUDA graph; make the first launch outside, since it compiles.
+`FusedCollector` is for actors with two hidden layers that fit a kernel (see kernels.rollout), on a GPU; collect.fused_q has the
+one for Q-networks; the batched collector takes the rest. What is stored is compact: of each state the bar and the three
+portfolio features. Nothing is allocated and nothing waits for the host in `launch`, so it can be captured in a CUDA graph;
+make the first launch outside, since it compiles.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from numba_rl.collect.batched import EPISODES, LAUNCH_ON_GPU, THREADS
+from numba_rl.collect.batched import EPISODES, LAUNCH_ON_GPU, PORTFOLIO_FEATURES, THREADS
 from numba_rl.config import Config
 from numba_rl.data.market import Market
 from numba_rl.data.windows import Range
@@ -28,8 +29,6 @@ from numba_rl.rules.parameters import rules_of
 from numba_rl.rules.portfolio import PORTFOLIO_FIELDS
 from numba_rl.rules.shaping import SHAPING_FIELDS
 
-PORTFOLIO_FEATURES = 3
-
 
 @dataclass
 class CompactRollout:
@@ -37,8 +36,8 @@ class CompactRollout:
 
     features float32 [T, F]: the market's table; rows int32 [L + 1, N] and account float32 [L + 1, N, 3]: bar and portfolio
     features of each state, the last row being what the policy sees next; final_rows int32 [K, N], final_account float32
-    [K, N, 3]: the true next states of truncated steps. actions, log_probs, rewards, ends, finals and status are those of
-    collect.batched.Rollout.
+    [K, N, 3]: the true next states of truncated steps. actions, rewards, ends, finals and status are those of
+    collect.batched.Rollout; so are log_probs, or None where actions are chosen by their values.
     """
 
     features: torch.Tensor
@@ -48,7 +47,7 @@ class CompactRollout:
     final_rows: torch.Tensor
     finals: torch.Tensor
     actions: torch.Tensor
-    log_probs: torch.Tensor
+    log_probs: torch.Tensor | None
     rewards: torch.Tensor
     ends: torch.Tensor
     status: torch.Tensor
@@ -78,6 +77,11 @@ class CompactRollout:
         """bool [L, N]: the episode was cut; its true next state still has a worth."""
         return self.ends > 0
 
+    @property
+    def equities(self) -> torch.Tensor:
+        """float32 [N]: equity / initial capital at the end of the launch."""
+        return self.account[-1, :, 0]
+
 
 def rebuilt(features, rows, account, width=None, dtype=torch.float32) -> torch.Tensor:
     """States [..., width] of `dtype` from bars [...] and account [..., 3]; zeros behind F + 3 where width is larger."""
@@ -90,14 +94,11 @@ def rebuilt(features, rows, account, width=None, dtype=torch.float32) -> torch.T
     return states
 
 
-class FusedCollector:
-    """Plays N episodes for L steps a launch, the actor's layers inside the kernel."""
+class CompactCollector:
+    """Market, slots and outputs of a collector whose launch is one kernel; which one, its subclasses say."""
 
-    def __init__(self, market: Market, config: Config, *, device="cuda", base=None, range: Range | None = None, form="auto", plan=None):
-        """market, base and range as for the batched collector; form: "auto", "block" or "warp"; plan: a kernels.rollout.Plan instead.
-
-        Raises ConfigError where no kernel fits the actor, UserError where the range is too short to play a step.
-        """
+    def __init__(self, market: Market, config: Config, device, base, range: Range | None, *, log_probs: bool):
+        """market, base and range as for the batched collector. Raises UserError where the range is too short to play a step."""
         self.device = torch.device(device)
         self.range = range or market.train
         if self.range.stop - self.range.start < 2:
@@ -107,42 +108,31 @@ class FusedCollector:
         self.rules = rules_of(config, market.bars_per_year)
         self.seed = config.train.seed
         self.played = 0
-        self.plan = plan or plan_for(config, market.features.shape[1], self.device, self.episodes, form)
-        if self.plan is None:
-            raise ConfigError(
-                f"train.collector = fused has no {'' if form == 'auto' else form + ' '}kernel for ppo.actor = {list(config.ppo.actor)} and "
-                f"{market.features.shape[1]} features on this device; use auto or batched"
-            )
         self._started = False
         self._start_kernel = steppers(base).start_kernel
-        self._kernel = kernels.Rollout(self.plan, self.rules, base)
         slots, steps = self.episodes, self.steps
         finals = steps // min(config.episodes.length, self.range.stop - 1 - self.range.start) + 2
-
-        def zeros(*shape, dtype=torch.float32):
-            return torch.zeros(shape, dtype=dtype, device=self.device)
-
         self.slots = {
-            "portfolio": zeros(slots, PORTFOLIO_FIELDS, dtype=torch.float64),
-            "barrier": zeros(slots, BARRIER_FIELDS, dtype=torch.float64),
-            "window": zeros(slots, WINDOW_FIELDS, dtype=torch.int64),
-            "shaping": zeros(slots, SHAPING_FIELDS, dtype=torch.float64),
-            "clock": zeros(slots, CLOCK_FIELDS, dtype=torch.int64),
+            "portfolio": self._zeros(slots, PORTFOLIO_FIELDS, dtype=torch.float64),
+            "barrier": self._zeros(slots, BARRIER_FIELDS, dtype=torch.float64),
+            "window": self._zeros(slots, WINDOW_FIELDS, dtype=torch.int64),
+            "shaping": self._zeros(slots, SHAPING_FIELDS, dtype=torch.float64),
+            "clock": self._zeros(slots, CLOCK_FIELDS, dtype=torch.int64),
         }
         self.prices = torch.from_numpy(market.prices).to(self.device)
         self.features = torch.from_numpy(market.features).to(self.device)
         self.rollout = CompactRollout(
             features=self.features,
-            account=zeros(steps + 1, slots, PORTFOLIO_FEATURES),
-            rows=zeros(steps + 1, slots, dtype=torch.int32),
-            final_account=zeros(finals, slots, PORTFOLIO_FEATURES),
-            final_rows=zeros(finals, slots, dtype=torch.int32),
-            finals=zeros(slots, dtype=torch.int32),
-            actions=zeros(steps, slots, dtype=torch.int32),
-            log_probs=zeros(steps, slots),
-            rewards=zeros(steps, slots),
-            ends=zeros(steps, slots, dtype=torch.int16),
-            status=zeros(slots, dtype=torch.int32),
+            account=self._zeros(steps + 1, slots, PORTFOLIO_FEATURES),
+            rows=self._zeros(steps + 1, slots, dtype=torch.int32),
+            final_account=self._zeros(finals, slots, PORTFOLIO_FEATURES),
+            final_rows=self._zeros(finals, slots, dtype=torch.int32),
+            finals=self._zeros(slots, dtype=torch.int32),
+            actions=self._zeros(steps, slots, dtype=torch.int32),
+            log_probs=self._zeros(steps, slots) if log_probs else None,
+            rewards=self._zeros(steps, slots),
+            ends=self._zeros(steps, slots, dtype=torch.int16),
+            status=self._zeros(slots, dtype=torch.int32),
         )
         r = self.rollout
         self._slot_views = [view(tensor) for tensor in self.slots.values()]
@@ -152,17 +142,11 @@ class FusedCollector:
             for tensor in (
                 r.account, r.rows, r.final_account, r.final_rows, r.finals, r.actions, r.log_probs, r.rewards, r.ends, r.status
             )
+            if tensor is not None
         ]  # fmt: skip
-        self._market, self._packed = view(self.features), None
-        tiles = self.plan.tiles
-        if tiles is not None:
-            halves = zeros(len(self.features), tiles.width, dtype=torch.float16)
-            halves[:, : tiles.features] = self.features
-            self._words, self._biases = zeros(tiles.words, dtype=torch.int64), zeros(tiles.biases)
-            self._table = halves.view(torch.int32)
-            self._market = view(self._table.view(torch.uint32))
-            self._packed = (view(self._words.view(torch.uint64)), view(self._biases))
-        self._layers, self._layer_views = None, None
+
+    def _zeros(self, *shape, dtype=torch.float32):
+        return torch.zeros(shape, dtype=dtype, device=self.device)
 
     def _stream(self):
         return 0 if SIMULATED else stream(torch.cuda.current_stream(self.device).cuda_stream)
@@ -178,39 +162,14 @@ class FusedCollector:
         )
         self._started = True
 
-    def launch(self, policy, given=False):
-        """The device's work of one launch, nothing else: this can be captured. `played` is the caller's to move on."""
-        layers = list(policy.parameters()) if isinstance(policy, torch.nn.Module) else list(policy)
-        addresses = [layer.data_ptr() for layer in layers]
-        if self._layers != addresses:
-            self._layers, self._layer_views = addresses, self._checked(layers)
-        self.rollout.status.zero_()
-        self._kernel.launch(
-            self._layer_views, self._slot_views, self._prices, self._market, self._outputs, self._launch(given), self.rules,
-            self._stream(), self._packed,
-        )  # fmt: skip
-
-    def _checked(self, layers):
-        block, tiles = self.plan.block, self.plan.tiles
-        hidden = (block.market.outputs, block.second.outputs) if block is not None else (tiles.hidden1, tiles.hidden2)
-        sizes = (self.features.shape[1] + PORTFOLIO_FEATURES, *hidden, ACTIONS)
-        wanted = [shape for i, o in pairwise(sizes) for shape in ((o, i), (o,))]
-        found = [tuple(layer.shape) for layer in layers]
-        if found != wanted:
-            raise ValueError(f"the collector was built for an actor of {wanted}, got {found}")
-        return [view(layer, np.float32) for layer in layers]
-
     @torch.no_grad()
-    def collect(self, policy: torch.nn.Module | Sequence[torch.Tensor], *, actions=None) -> CompactRollout:
-        """Play one launch. policy: the actor, or its weights and biases in order (weights [out, in], float32).
-
-        actions: int32 [L, N] to play instead of the policy's draws (log-probabilities are then 0).
-        """
+    def _collect(self, actions, launch) -> CompactRollout:
+        """Play one launch by launch(given)."""
         if not self._started:
             self.start()
         if actions is not None:
             self.rollout.actions.copy_(actions)
-        self.launch(policy, given=actions is not None)
+        launch(actions is not None)
         self.played += self.steps * self.episodes
         return self.rollout
 
@@ -239,21 +198,83 @@ class FusedCollector:
         self._started = bool(started)
 
 
+class FusedCollector(CompactCollector):
+    """Plays N episodes for L steps a launch, the actor's layers inside the kernel."""
+
+    def __init__(self, market: Market, config: Config, *, device="cuda", base=None, range: Range | None = None, form="auto", plan=None):
+        """market, base and range as for the batched collector; form: "auto", "block" or "warp"; plan: a kernels.rollout.Plan instead.
+
+        Raises ConfigError where no kernel fits the actor, UserError where the range is too short to play a step.
+        """
+        super().__init__(market, config, device, base, range, log_probs=True)
+        self.plan = plan or plan_for(config, market.features.shape[1], self.device, self.episodes, form)
+        if self.plan is None:
+            raise ConfigError(
+                f"train.collector = fused has no {'' if form == 'auto' else form + ' '}kernel for ppo.actor = {list(config.ppo.actor)} and "
+                f"{market.features.shape[1]} features on this device; use auto or batched"
+            )
+        self._kernel = kernels.Rollout(self.plan, self.rules, base)
+        self._market, self._packed = view(self.features), None
+        tiles = self.plan.tiles
+        if tiles is not None:
+            halves = self._zeros(len(self.features), tiles.width, dtype=torch.float16)
+            halves[:, : tiles.features] = self.features
+            self._words, self._biases = self._zeros(tiles.words, dtype=torch.int64), self._zeros(tiles.biases)
+            self._table = halves.view(torch.int32)
+            self._market = view(self._table.view(torch.uint32))
+            self._packed = (view(self._words.view(torch.uint64)), view(self._biases))
+        self._layers, self._layer_views = None, None
+
+    def launch(self, policy, given=False):
+        """The device's work of one launch, nothing else: this can be captured. `played` is the caller's to move on."""
+        layers = list(policy.parameters()) if isinstance(policy, torch.nn.Module) else list(policy)
+        addresses = [layer.data_ptr() for layer in layers]
+        if self._layers != addresses:
+            self._layers, self._layer_views = addresses, self._checked(layers)
+        self.rollout.status.zero_()
+        self._kernel.launch(
+            self._layer_views, self._slot_views, self._prices, self._market, self._outputs, self._launch(given), self.rules,
+            self._stream(), self._packed,
+        )  # fmt: skip
+
+    def _checked(self, layers):
+        block, tiles = self.plan.block, self.plan.tiles
+        hidden = (block.market.outputs, block.second.outputs) if block is not None else (tiles.hidden1, tiles.hidden2)
+        sizes = (self.features.shape[1] + PORTFOLIO_FEATURES, *hidden, ACTIONS)
+        check_shapes(layers, [shape for i, o in pairwise(sizes) for shape in ((o, i), (o,))])
+        return [view(layer, np.float32) for layer in layers]
+
+    def collect(self, policy: torch.nn.Module | Sequence[torch.Tensor], *, actions=None) -> CompactRollout:
+        """Play one launch. policy: the actor, or its weights and biases in order (weights [out, in], float32).
+
+        actions: int32 [L, N] to play instead of the policy's draws (log-probabilities are then 0).
+        """
+        return self._collect(actions, lambda given: self.launch(policy, given))
+
+
+def check_shapes(layers: Sequence[torch.Tensor], wanted: list[tuple[int, ...]]) -> None:
+    """ValueError where weights and biases are not those that a collector was built for."""
+    found = [tuple(layer.shape) for layer in layers]
+    if found != wanted:
+        raise ValueError(f"the collector was built for layers of {wanted}, got {found}")
+
+
+def card(device: torch.device) -> tuple[tuple[int, int], int] | None:
+    """(compute capability, multiprocessors) of the device that kernels run on, or None where they cannot."""
+    if SIMULATED:
+        return (9, 0), 1
+    if device.type != "cuda":
+        return None
+    return torch.cuda.get_device_capability(device), torch.cuda.get_device_properties(device).multi_processor_count
+
+
 def plan_for(config: Config, features: int, device, episodes: int, form="auto"):
     """The kernel plan of an actor on a device, or None where the batched collector must play it."""
-    capability, multiprocessors = (9, 0), 1
-    device = torch.device(device)
-    if not SIMULATED:
-        if device.type != "cuda":
-            return None
-        capability = torch.cuda.get_device_capability(device)
-        multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
+    found = card(torch.device(device))
+    if found is None:
+        return None
+    capability, multiprocessors = found
+    slope = config.ppo.leaky_slope
     return kernels.plan_rollout(
-        features,
-        config.ppo.actor,
-        episodes,
-        slope=config.ppo.leaky_slope,
-        capability=capability,
-        multiprocessors=multiprocessors,
-        form=form,
+        features, config.ppo.actor, episodes, slope=slope, capability=capability, multiprocessors=multiprocessors, form=form
     )

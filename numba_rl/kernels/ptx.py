@@ -163,10 +163,13 @@ else:
         return _assembly(builder, text, [float32] * 4, [*a, *b, *c], kinds, whole_warp=True)
 
     def load_into(builder, address, kind, count):
-        """Emit the load of `count` (2 or 4) consecutive uint32 or float32 from an address (uint64) in global memory; it stays where it stands."""
+        """Emit the load of `count` (2 or 4) consecutive uint32 or float32 from an address (uint64) in global memory.
+
+        It stays where it stands: it is not moved out of loops, though it reads the same again.
+        """
         places = ",".join(f"${index}" for index in range(count))
-        letter = "f" if kind == float32 else "u"
-        return _assembly(builder, f"ld.global.v{count}.{letter}32 {{{places}}}, [${count}];", [kind] * count, [address], [uint64], volatile=True)
+        text = f"ld.global.v{count}.{'f32' if kind == float32 else 'u32'} {{{places}}}, [${count}];"
+        return _assembly(builder, text, [kind] * count, [address], [uint64], volatile=True)
 
     def some_sync_into(builder, barrier, threads):
         """Emit `some_sync` of constants."""

@@ -167,7 +167,7 @@ else:
                     return load_into(builder, builder.add(at, builder.mul(builder.zext(column, I64), ir.Constant(I64, 4))), float32, 2)
 
                 def products(layer):
-                    """The sums of a layer: [group][tile] of four float32. Where few are made, in two halves, which need not wait for each other."""
+                    """The sums of a layer, [group][tile] of four float32; where few, in two halves that need not wait for each other."""
                     tiles, inner = tiles_of[layer], inner_of[layer]
                     shifts = [shift(layer, tile) for tile in range(tiles)]
                     halves = 2 if groups * tiles <= 2 else 1
@@ -199,7 +199,8 @@ else:
                             four = sums[group][tile]
                             pair = ir.Constant(ir.VectorType(I32, 2), ir.Undefined)
                             for i in range(2):
-                                pair = builder.insert_element(pair, half_pair_into(builder, four[2 * i], four[2 * i + 1], True, "bf16"), number(i))
+                                word = half_pair_into(builder, four[2 * i], four[2 * i + 1], True, "bf16")
+                                pair = builder.insert_element(pair, word, number(i))
                             at = builder.add(place, number(4 * LANES * group * inner_of[layer + 1]))
                             builder.store(pair, shared(activations, at, I32, pair.type), align=8)
 

@@ -4,14 +4,17 @@ On a GPU a launch of the collector and the updates after it are CUDA graphs, rep
 host. Every random choice is addressed by seed and counters, so a resumed run, its replay restored, repeats exactly.
 """
 
+from __future__ import annotations
+
 import copy
 import math
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from numba_rl.collect.batched import BatchedCollector
+from numba_rl.collect.batched import BatchedCollector, Rollout
 from numba_rl.collect.experience import Chooser, Experience
 from numba_rl.config import Config
 from numba_rl.data.market import Market
@@ -27,6 +30,10 @@ from numba_rl.trainer.episodes import Episodes
 from numba_rl.trainer.guard import Guard
 from numba_rl.trainer.precision import resolve
 from numba_rl.trainer.readback import Readback
+
+if TYPE_CHECKING:  # costly to import, and not needed on the CPU path
+    from numba_rl.collect.fused import CompactRollout
+    from numba_rl.collect.fused_q import FusedQCollector
 
 STEPS_PER_UPDATE = 128  # of the environments, where dqn.updates is not set
 CURIOSITY_STEPS = 4  # steps of the forward model an epoch
@@ -44,7 +51,7 @@ class Dqn:
     name = "dqn"
     FIGURES = FIGURES  # what `statistics` gives, in the order of the log
 
-    def __init__(self, config: Config, collector: BatchedCollector, regime: np.ndarray, poll: Callable[[], None] = lambda: None):
+    def __init__(self, config: Config, collector: BatchedCollector | FusedQCollector, regime: np.ndarray, poll: Callable[[], None] = lambda: None):
         """regime float32 [T, 3] of the market, unscaled. poll is called between the steps of an epoch on the CPU path; it may raise,
         which leaves the epoch undone."""
         dqn = config.dqn
@@ -54,8 +61,7 @@ class Dqn:
         self.device = collector.device
         generator = torch.Generator().manual_seed(config.train.seed)
         network = build_q_network(config, collector.features.shape[1], generator).to(self.device)
-        width = collector.rollout.states.shape[2]
-        self.replay = PrioritizedReplay.from_config(config.replay, width, device=self.device, seed=config.train.seed)
+        self.replay = PrioritizedReplay.from_config(config.replay, network.inputs, device=self.device, seed=config.train.seed)
         if fits(config, self.device) and not self.replay.on_host:
             self.learner = FusedLearner(network, config, self.replay)
         else:
@@ -130,7 +136,7 @@ class Dqn:
         self.collector.played += self.steps_per_epoch
 
     def _play(self) -> None:
-        rollout = self.collector.collect(self._values, choose=self.chooser)
+        rollout = self._rollout()
         self.observe(rollout)
         rewards = rollout.rewards
         with torch.no_grad():
@@ -144,10 +150,16 @@ class Dqn:
                 self.experience.add(rollout, rewards)
             self.report |= {
                 "rollout/reward_mean": rewards.mean(),
-                "rollout/equity_mean": rollout.states[-1, :, -3].mean(),
+                "rollout/equity_mean": rollout.equities.mean(),
                 "rollout/broken_slots": (rollout.status != 0).float().sum(),
                 "rollout/finished": self.episodes.add(rollout, rewards),
             }
+
+    def _rollout(self) -> Rollout | CompactRollout:
+        if isinstance(self.collector, BatchedCollector):
+            return self.collector.collect(self._values, choose=self.chooser)
+        self.poll()
+        return self.collector.collect(self.network.advantage_layers(), self.chooser.settings)
 
     def _values(self, states: torch.Tensor) -> torch.Tensor:
         self.poll()

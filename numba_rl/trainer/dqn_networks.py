@@ -109,6 +109,12 @@ class QNetwork(nn.Module):
         levels = self.midpoints.expand(len(states), -1)
         return self.streams(self.at_levels(h, levels), noise).mean(1)
 
+    def advantage_layers(self) -> list[torch.Tensor]:
+        """Weights and biases, in order, of the layers that make the advantages: what a fused rollout of a dueling network plays."""
+        parts = [part for name in self.hidden for part in (getattr(self, name).weight, getattr(self, name).bias)]
+        parts += [self.stream_layer.weight[self.head :], self.stream_layer.bias[self.head :]]
+        return [*parts, self.advantage_output.weight, self.advantage_output.bias]
+
     def at_levels(self, h: torch.Tensor, levels: torch.Tensor) -> torch.Tensor:
         """Hidden states [N, H] seen at levels [N, K] of (0, 1): [N, K, H]."""
         embedded = functional.relu(self.quantile_layer(torch.cos(levels[..., None] * self.frequencies)))

@@ -83,7 +83,7 @@ def test_actors_without_a_kernel_and_wrong_layers_are_told_apart(market, network
     deep = msgspec.structs.replace(CONFIG, ppo=PpoConfig(actor=(8, 8, 8)))
     with pytest.raises(ConfigError, match=r"ppo\.actor"):
         FusedCollector(market, deep, device="cpu")
-    with pytest.raises(ValueError, match="built for an actor"):
+    with pytest.raises(ValueError, match="built for layers"):
         FusedCollector(market, CONFIG, device="cpu").collect(list(network.parameters())[:4])
 
 

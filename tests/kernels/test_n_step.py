@@ -8,7 +8,7 @@ import torch
 from reference.dqn import n_step
 
 from numba_rl import gpu
-from numba_rl.collect.batched import Rollout
+from numba_rl.collect.batched import PORTFOLIO_FEATURES, Rollout
 from numba_rl.collect.experience import Experience
 from numba_rl.kernels import n_step as kernel
 from numba_rl.replay import TERMINATED, TRUNCATED
@@ -42,8 +42,8 @@ def episodes(launches, steps, slots, seed):
 
 
 def collector(steps, slots):
-    rollout = SimpleNamespace(states=torch.zeros(steps + 1, slots, WIDTH))
-    return SimpleNamespace(device=torch.device("cpu"), steps=steps, episodes=slots, rollout=rollout)
+    features = torch.zeros(1, WIDTH - PORTFOLIO_FEATURES)
+    return SimpleNamespace(device=torch.device("cpu"), steps=steps, episodes=slots, features=features)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 9])

@@ -32,9 +32,8 @@ TIE = 0.05
 
 
 def config(length=6, reward=None, **market):
-    return Config(
-        market=MarketConfig(**market), reward=RewardConfig(**(reward or {})), episodes=EpisodeConfig(length=length), train=TrainConfig(seed=1)
-    )
+    episodes, train = EpisodeConfig(length=length), TrainConfig(seed=1)
+    return Config(market=MarketConfig(**market), reward=RewardConfig(**(reward or {})), episodes=episodes, train=train)
 
 
 def games(settings, slots, steps, prices=PRICES, base=None):
@@ -62,7 +61,8 @@ class Launcher:
 
     def play(self, game, choice=GREEDY, given=0):
         outputs = [getattr(game, name) for name in OUTPUTS]
-        self.rollout.launch(*self.packed, self.table, game.state(), game.prices, outputs, choice, game.launch._replace(given=given), game.rules)
+        launch = game.launch._replace(given=given)
+        self.rollout.launch(*self.packed, self.table, game.state(), game.prices, outputs, choice, launch, game.rules)
 
 
 @pytest.mark.parametrize("groups", [1, 2])
@@ -110,13 +110,15 @@ def test_choices_are_those_of_the_selection_kernel(choice):
         for t in range(3):
             actions = np.zeros((3, 4), np.int32)
             values = _in_bf16(words, biases, truth.states[t])
-            arguments = truth.clock, truth.portfolio, np.ones((40, 3), np.float32), actions, choice, found.launch.seed, select.FLAT
+            regime = np.ones((40, 3), np.float32)
+            arguments = truth.clock, truth.portfolio, regime, actions, choice, found.launch.seed, select.FLAT
             select.select_cpu(np.array([t], np.int32), values, *arguments)
             np.testing.assert_array_equal(found.actions[t], actions[t])
             truth.actions[:] = found.actions
             truth.compiled.step(
-                t, np.zeros((4, 1), np.float32), *truth.state(), truth.prices, truth.features, truth.states, truth.final_states, truth.finals,
-                truth.actions, truth.log_probs, truth.rewards, truth.bars[:-1], truth.ends, truth.status, truth.launch._replace(given=1), truth.rules,
+                t, np.zeros((4, 1), np.float32), *truth.state(), truth.prices, truth.features, truth.states, truth.final_states,
+                truth.finals, truth.actions, truth.log_probs, truth.rewards, truth.bars[:-1], truth.ends, truth.status,
+                truth.launch._replace(given=1), truth.rules,
             )  # fmt: skip
         truth.next_launch()
         truth.finals[:] = 0
@@ -135,6 +137,7 @@ def _in_bf16(words, biases, states):
 
 
 def _mine(equity_before, equity_after, price_before, price_after, exposure_before, exposure_after, cost, drawdown, step):
+    """A user's reward."""
     return step + np.float32(100) * (price_after / price_before - np.float32(1))
 
 

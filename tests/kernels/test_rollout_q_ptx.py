@@ -1,11 +1,22 @@
-"""The fused rollout of a Q-network compiles: no calls, next to no local memory, float64 for money alone, bf16 on tensor cores."""
+"""The fused rollout of a Q-network compiles: no calls, next to no local memory, float64 for money alone, bf16 on tensor cores.
+
+What was compiled, fragments and barriers included, is then played by tests/ptx_machine.py and held to the game and the choices.
+"""
 
 import re
 import shutil
 import subprocess
 
+import numpy as np
 import pytest
 from ptx import arithmetic, compile_ptx
+from ptx_machine import Machine
+from reference.rollout import Game, actor, check_game
+from reference.rollout_q import OUTPUTS, check_choices, played
+from rules.driver import random_bars
+
+from numba_rl.config import Config, EpisodeConfig, RewardConfig, TrainConfig
+from numba_rl.kernels.q_layout import as_pairs, packed, q_layout
 
 SOURCE = """
     from numba import typeof
@@ -33,6 +44,15 @@ REGISTERS = {"few": 224, "many": 200, "other": 224}
 MMA = {"few": 4 * 4 + 4 * 16 + 2 * 16 + 8, "many": 4 * (4 * 4 + 4 * 16 + 2 * 16 + 8), "other": 2 * (3 * 4 + 2 * 12 + 8)}
 
 
+GROUPS = {"few": 1, "many": 4, "other": 2}
+SIZES = {"few": ((256, 256), 128), "many": ((256, 256), 128), "other": ((136,), 72)}
+FEATURES = 51
+CONFIG = Config(
+    reward=RewardConfig(barrier=0.5, diversity=1.0, risk=0.1, shaping="dsr"), episodes=EpisodeConfig(length=3), train=TrainConfig(seed=1)
+)
+PRICES = random_bars(np.random.default_rng(4), 60, 0.01)
+
+
 @pytest.fixture(scope="module", params=[(8, 6), (9, 0)], ids=lambda cc: f"sm_{cc[0]}{cc[1]}")
 def ptx(request):
     return compile_ptx(SOURCE, request.param)
@@ -54,7 +74,7 @@ def test_the_products_are_bf16_on_tensor_cores_and_loads_are_16_bytes(ptx):
     for name, text in ptx.items():
         assert text.count("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32") == MMA[name], name
         # the first words of a launch, and then one for each product of a step
-        groups = {"few": 1, "many": 4, "other": 2}[name]
+        groups = GROUPS[name]
         assert text.count("ld.global.v4.u32") == 8 + MMA[name] // groups // 2, name
         assert text.count("ld.shared.v4.u32") >= groups * 16 and "cvt.rn.relu.bf16x2.f32" in text, name
 
@@ -71,6 +91,37 @@ def test_a_block_fits_a_multiprocessor_with_at_most_8_bytes_spilled(ptx, tmp_pat
     for name, text in ptx.items():
         path = tmp_path / "kernel.ptx"
         path.write_text(re.sub(r"\.version \d+\.\d+", ".version 8.0", text))
-        command = [assembler, "-v", "-arch=sm_90" if "sm_90" in text else "-arch=sm_86", f"-maxrregcount={REGISTERS[name]}", path, "-o", tmp_path / "out"]
+        target = "sm_90" if "sm_90" in text else "sm_86"
+        command = [assembler, "-v", f"-arch={target}", f"-maxrregcount={REGISTERS[name]}", path, "-o", tmp_path / "out"]
         shown = subprocess.run(command, capture_output=True, text=True, check=True).stderr
         assert int(re.search(r"(\d+) bytes spill stores", shown)[1]) <= 8, (name, shown)
+
+
+def run(text, name, game, layers, choice):
+    """One launch of the compiled kernel on the CPU."""
+    layout, groups = q_layout(FEATURES, *SIZES[name], 45), GROUPS[name]
+    table = np.zeros((len(PRICES), layout.width), np.float32)
+    table[:, :FEATURES] = game.features
+    outputs = [getattr(game, output) for output in OUTPUTS]
+    arguments = [*packed(layout, layers), as_pairs(table), *game.state(), game.prices, *outputs, choice, game.launch, game.rules]
+    blocks, players = -(-game.slots // (16 * groups)), max(32, 16 * groups)
+    Machine(text).launch(blocks, 256 + players, arguments)
+
+
+@pytest.mark.parametrize(("name", "slots", "steps"), [("few", 20, 5), ("many", 70, 4), ("other", 40, 4)])
+def test_what_was_compiled_plays_the_game_and_makes_the_choices(ptx, name, slots, steps):
+    if "sm_90" not in ptx[name]:
+        pytest.skip("the same instructions as for sm_90, which is played")
+    features = np.random.default_rng(9).standard_normal((len(PRICES), FEATURES)).astype(np.float32)
+    found, truth = (Game(CONFIG, PRICES, features, slots, steps) for _ in range(2))
+    hidden, head = SIZES[name]
+    layers = actor(FEATURES, (*hidden, head), scale=3.0)
+    choice, before = np.array([0.4, 0.2, 300.0, 0.0], np.float32), played(found)
+    run(ptx[name], name, found, layers, choice)
+    check_game(found, truth)
+    explored, ties = check_choices(found, truth, layers, choice, before, 0.03)
+    assert 0.1 < explored / (slots * steps) < 0.6 and ties <= 0.05 * slots * steps
+    assert (found.ends > 0).sum() >= slots and not found.status.any() and len(np.unique(found.actions)) > 20
+    layers[0][3, 1] = np.nan
+    run(ptx[name], name, found, layers, choice)
+    assert (found.status == 1).all() and (found.actions == 19).all()
