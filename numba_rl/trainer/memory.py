@@ -19,6 +19,7 @@ import torch
 from numba_rl.collect.batched import EPISODES, LAUNCH_ON_CPU, LAUNCH_ON_GPU
 from numba_rl.config import Config
 from numba_rl.errors import ConfigError
+from numba_rl.kernels.q_layout import q_layout
 from numba_rl.kernels.replay_layout import choose_layout
 from numba_rl.kernels.slots import CLOCK_FIELDS
 from numba_rl.replay import auto_capacity, row_bytes
@@ -105,7 +106,7 @@ def _main_memory() -> tuple[int, int]:
 
 
 def estimate(config: Config, bars: int, features: int, device: torch.device, *, fused: bool = False) -> Estimate:
-    """Of a training by `config` on a market of `bars` with `features`; fused: by the fused collector and its trainer (PPO).
+    """Of a training by `config` on a market of `bars` with `features`; fused: by a fused collector (and, with PPO, its trainer).
 
     replay.capacity = None counts as no replay.
     """
@@ -120,6 +121,10 @@ def estimate(config: Config, bars: int, features: int, device: torch.device, *, 
     collector += 8 * steps + 8 * episodes  # sums of an epoch, and what open episodes have earned
     if config.algorithm == "dqn":
         networks, update = _dqn(config, width, device)
+        if fused:  # states are built for the transitions, by way of their market features; the table in bf16, weights as packed
+            collector += 8 * width * episodes * (steps + 1 + finals)
+            market += 2 * bars * (width + 32)
+            networks += 32 * q_layout(features, config.dqn.hidden, config.dqn.head, ACTIONS).starts[-1]
         tail = max(config.dqn.n_step - 1, 1) * episodes * (8 * width + 10)
         collector += tail + samples * (8 * width + 16)
         market += bars * 12

@@ -342,11 +342,16 @@ def _trainer(config: Config, market: Market, device: torch.device, base, poll=la
     obstacle = why_not_fused(config, market, device)
     if config.train.collector == "fused" and obstacle:
         raise ConfigError(f"train.collector = fused: {obstacle}; use auto or batched")
-    if config.train.collector != "batched" and not obstacle:
+    fused = config.train.collector != "batched" and not obstacle
+    if fused and config.algorithm == "ppo":
         from numba_rl.collect.fused import FusedCollector
         from numba_rl.trainer.fused_ppo import FusedPpo
 
         return FusedPpo(config, FusedCollector(market, config, device=device, base=base), poll)
+    if fused:
+        from numba_rl.collect.fused_q import FusedQCollector
+
+        return Dqn(config, FusedQCollector(market, config, device=device, base=base), market.regime, poll)
     collector = BatchedCollector(market, config, device=device, base=base)
     return Dqn(config, collector, market.regime, poll) if config.algorithm == "dqn" else Ppo(config, collector, poll)
 
@@ -357,12 +362,14 @@ def why_not_fused(config: Config, market: Market, device: torch.device) -> str |
         return "it needs a GPU"
     if torch.cuda.get_device_capability(device) < (8, 0):
         return "it needs compute capability 8.0 or newer"
-    if config.algorithm != "ppo":
-        return "only ppo has a fused iteration"
+    if config.train.precision not in ("auto", "bf16"):
+        return f"its products are bf16, not {config.train.precision}"
+    if config.algorithm == "dqn":
+        from numba_rl.collect import fused_q
+
+        return fused_q.why_not_fused(config, market.features.shape[1], device)
     if config.reward.curiosity > 0:
         return "curiosity is trained by the batched collector's trainer"
-    if config.train.precision not in ("auto", "bf16"):
-        return f"its update is bf16, not {config.train.precision}"
     from numba_rl.collect.fused import EPISODES, plan_for
     from numba_rl.trainer import fused_update
 
