@@ -189,10 +189,10 @@ stage_startup() {
 }
 
 stage_soak() {
-    local algorithm seconds=200
-    [ -n "$DRY" ] && seconds=30
+    local algorithm minutes=3.3
+    [ -n "$DRY" ] && minutes=0.4
     for algorithm in ppo dqn; do
-        part "soak-$algorithm" 260 "$PYTHON" profiles/soak.py --algorithm "$algorithm" --seconds "$seconds" --device "$DEVICE" --json "$WORK/soak-$algorithm.json"
+        part "soak-$algorithm" 260 "$PYTHON" profiles/soak.py --algorithm "$algorithm" --minutes "$minutes" --device "$DEVICE" --out "$WORK/soak-$algorithm"
     done
 }
 
