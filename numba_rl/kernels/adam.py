@@ -1,4 +1,4 @@
-"""Gradient norms, then Adam (Kingma and Ba 2015) over all parameters at once, both without a word from the host.
+"""Gradient norms, then Adam with decoupled weight decay (Kingma and Ba 2015, Loshchilov and Hutter 2019) over all parameters at once, both without a word from the host.
 
 Parameters of two networks lie flat, float32 [n]: the weight matrices of the first, of the second, then the biases (the
 tail) of the first and of the second. weight_gradient float32 [n_w] comes from matrix products; the tail's gradient is still
@@ -11,7 +11,7 @@ The step is skipped, weights and moments untouched, where a norm or the loss is 
 to be made) or `halted` (none is, any more), float32 [1] each, is not 0; a broken step is counted. left_out float32 [1] then is 1,
 else 0.
 
-settings float32 [4] in device memory: learning rate, beta1, beta2, epsilon. counts int64 [4]: steps made (even and odd
+settings float32 [5] in device memory: learning rate, beta1, beta2, epsilon, weight decay. counts int64 [4]: steps made (even and odd
 turns, so that no block reads what another writes), broken steps, broken steps in a row. shadow uint32 [n / 2]: the
 parameters as bf16 pairs, written with them. norms float32 [2]: the norms before clipping.
 """
@@ -130,6 +130,7 @@ def make_kernels(lanes=32, warps=8):
             beta1 = settings[1]
             beta2 = settings[2]
             epsilon = settings[3]
+            kept = float32(1.0) - rate * settings[4]
             first_scale = min(float32(1.0), max_norm / (first_norm + float32(1e-6)))
             second_scale = min(float32(1.0), max_norm / (second_norm + float32(1e-6)))
             # 1 - beta^t without cancellation for small t
@@ -148,7 +149,7 @@ def make_kernels(lanes=32, warps=8):
                     v = beta2 * second_moment[i] + (float32(1.0) - beta2) * g * g
                     first_moment[i] = m
                     second_moment[i] = v
-                    parameters[i] -= rate / correction1 * m / (float32(math.sqrt(v / correction2)) + epsilon)
+                    parameters[i] = kept * parameters[i] - rate / correction1 * m / (float32(math.sqrt(v / correction2)) + epsilon)
                 shadow[pair] = pack(parameters[2 * pair], parameters[2 * pair + 1])
 
     def _block_sum(value, scratch):

@@ -190,27 +190,28 @@ class Policy:
         return self.network.routed_logits(states.to(self.device), held, volatility)
 
 
-_POLICIES = {"ppo": build_actor, "dqn": build_q_network}  # algorithm -> builder(config, features) of the network that acts
+# algorithm -> builder(config, features) of the network that is judged, and what its weights' names begin with
+_POLICIES = {"ppo": (build_actor, ""), "dqn": (build_q_network, "target/")}
 
 
 def load_policy(path: str | Path, device: str | torch.device = "cpu") -> Policy:
     """The policy of a checkpoint, for evaluation. Raises CheckpointError as `load` does, and where its weights do not fit."""
     checkpoint = load(path)
     config, scaling = checkpoint.config, checkpoint.scaling
-    builder = _POLICIES.get(config.algorithm)
+    builder, prefix = _POLICIES.get(config.algorithm, (None, ""))
     if builder is None:
         raise CheckpointError(f"{path}: holds a {config.algorithm} policy, which this version cannot play")
     with torch.device("meta"):  # shapes first: a file may claim sizes that no memory holds
         shapes = {name: weight.shape for name, weight in builder(config, len(scaling.names)).state_dict().items()}
     for name, shape in shapes.items():
-        found = checkpoint.tensors.get(name)
+        found = checkpoint.tensors.get(prefix + name)
         if found is None or found.shape != shape or found.dtype != torch.float32:
             what = "is missing" if found is None else f"is {found.dtype} {tuple(found.shape)}, not float32 {tuple(shape)}"
-            raise CheckpointError(f"{path}: the weight {name} {what}; use another checkpoint")
+            raise CheckpointError(f"{path}: the weight {prefix}{name} {what}; use another checkpoint")
         if not found.isfinite().all():
-            raise CheckpointError(f"{path}: the weight {name} is not finite; use an earlier checkpoint")
+            raise CheckpointError(f"{path}: the weight {prefix}{name} is not finite; use an earlier checkpoint")
     network = builder(config, len(scaling.names))
-    network.load_state_dict({name: checkpoint.tensors[name] for name in shapes})
+    network.load_state_dict({name: checkpoint.tensors[prefix + name] for name in shapes})
     network.requires_grad_(False)
     return Policy(network.to(device), config, scaling, checkpoint.metadata)
 

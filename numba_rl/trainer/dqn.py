@@ -28,6 +28,7 @@ from numba_rl.trainer.dqn_networks import build_q_network, kind_of
 from numba_rl.trainer.dqn_update import Learner
 from numba_rl.trainer.episodes import Episodes
 from numba_rl.trainer.guard import Guard
+from numba_rl.trainer.optimizer import learning_rate
 from numba_rl.trainer.precision import resolve
 from numba_rl.trainer.readback import Readback
 
@@ -111,6 +112,7 @@ class Dqn:
 
     def epoch(self) -> None:
         """One rollout into the replay, and the updates that are due for it."""
+        self.learner.set_rate(learning_rate(self.config.dqn, self.steps, self.config.train.steps))
         self._collect()
         self.learner.begin()
         self._learn()
@@ -212,8 +214,12 @@ class Dqn:
         return figures
 
     def policy(self, market: Market) -> Policy:
-        """The policy as it is now, on the CPU, for validation; on the CPU path it shares the weights and is good until the next epoch."""
-        network = self.network if self.device.type == "cpu" else copy.deepcopy(self.network).cpu()
+        """The policy as it is now, on the CPU, for validation; on the CPU path it shares the weights and is good until the next epoch.
+
+        It is the target network: an average over the last updates, in which much of what single batches put into the values is gone.
+        """
+        target = self.learner.target
+        network = target if self.device.type == "cpu" else copy.deepcopy(target).cpu()
         return Policy(network, self.config, market.scaling)
 
     @property

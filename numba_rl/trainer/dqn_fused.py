@@ -85,7 +85,7 @@ class FusedLearner:
         self.out_gradient, self.errors, self.values = new(rows, COLUMNS, dtype=half), new(rows), new(rows)
         edge = HUBER if dqn.loss == "huber" else math.inf
         self.loss_settings = torch.tensor([1.0 / rows, edge], device=self.device)
-        self.adam_settings = torch.tensor([dqn.lr, *BETAS, EPSILON], device=self.device)
+        self.adam_settings = torch.tensor([dqn.lr, *BETAS, EPSILON, dqn.weight_decay], device=self.device)
         self.counts, self.begun = new(4, dtype=torch.int64), new(1, dtype=torch.int64)
         self.stop, self.left_out, self.loss, self.norms = new(1), new(1), new(1), new(2)
         self.squares = new(adam.norm_blocks(self.matrices, self.matrices, self.tail, self.tail))
@@ -257,6 +257,10 @@ class FusedLearner:
             tensor.copy_(value)
 
     # ------------------------------------------------------------------------------------------------ figures and state
+
+    def set_rate(self, rate: float) -> None:
+        """The learning rate from here on."""
+        self.adam_settings[:1].fill_(rate)
 
     def begin(self) -> None:
         """Figures are those of the updates from here on."""

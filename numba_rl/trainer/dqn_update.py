@@ -91,7 +91,7 @@ class Learner:
         self.config, self.network, self.replay, self.precision = dqn, network, replay, precision
         self.device = next(network.parameters()).device
         self.target = copy.deepcopy(network).requires_grad_(False)
-        self.optimizer = FlatAdam({"q": network}, dqn.lr, dqn.max_grad_norm)
+        self.optimizer = FlatAdam({"q": network}, dqn.lr, dqn.max_grad_norm, dqn.weight_decay)
         self.target_weights = self.optimizer.weights.detach().clone()
         place = 0
         for parameter in self.target.parameters():  # views of one tensor, averaged by one operation
@@ -191,6 +191,10 @@ class Learner:
         self.skip.zero_()
         for tensor, value in zip(kept, before, strict=True):
             tensor.copy_(value)
+
+    def set_rate(self, rate: float) -> None:
+        """The learning rate from here on."""
+        self.optimizer.lr.fill_(rate)
 
     def begin(self) -> None:
         """Figures are those of the updates from here on."""

@@ -21,7 +21,8 @@ from numba_rl.trainer.episodes import Episodes
 from numba_rl.trainer.fused_update import FusedUpdate
 from numba_rl.trainer.guard import Guard
 from numba_rl.trainer.networks import build_actor, build_critic
-from numba_rl.trainer.ppo import FIGURES, learning_rate
+from numba_rl.trainer.optimizer import learning_rate
+from numba_rl.trainer.ppo import FIGURES
 from numba_rl.trainer.readback import Readback
 
 
@@ -74,7 +75,7 @@ class FusedPpo:
         self.poll()
         if not self.collector._started:
             self.collector.start()
-        self._lr = learning_rate(self.config, self.steps)
+        self._lr = learning_rate(self.config.ppo, self.steps, self.config.train.steps)
         self.update.adam_settings[:1].fill_(self._lr)
         if SIMULATED or not self._warm:
             self._run_uncaptured()

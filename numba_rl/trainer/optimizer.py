@@ -1,4 +1,4 @@
-"""Adam (Kingma and Ba 2015) over several networks whose parameters lie in one flat tensor, a step without a host read.
+"""Adam (Kingma and Ba 2015), with decoupled weight decay (Loshchilov and Hutter 2019) if wanted, over several networks whose parameters lie in one flat tensor, a step without a host read.
 
 Gradients lie flat too, so that the norm, the clipping and the step are each one operation. Gradients are clipped for each
 network by itself: the actor's step does not shrink because the critic's gradient is large. A step whose gradient or loss is not
@@ -10,18 +10,26 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
+from numba_rl.config import DqnConfig, PpoConfig
+
 BETAS = (0.9, 0.999)
 EPSILON = 1e-5  # as PPO implementations use it; 1e-8 lets rarely used weights jump
+
+
+def learning_rate(agent: PpoConfig | DqnConfig, steps: int, total: int) -> float:
+    """Of the epoch after `steps` of `total`: a function of the steps played alone, so that a resumed run goes on where it was."""
+    left = max(0.0, 1.0 - steps / total) if agent.lr_schedule == "linear" else 1.0
+    return agent.lr * left
 
 
 class FlatAdam:
     """Owns the parameters of `networks`: their tensors become views of `weights` float32 [P]."""
 
-    def __init__(self, networks: Mapping[str, nn.Module], lr: float, max_norm: float):
+    def __init__(self, networks: Mapping[str, nn.Module], lr: float, max_norm: float, weight_decay: float = 0.0):
         parameters = [parameter for network in networks.values() for parameter in network.parameters()]
         device = parameters[0].device
         self.names = list(networks)
-        self.max_norm = max_norm
+        self.max_norm, self.weight_decay = max_norm, weight_decay
         self.weights = nn.Parameter(torch.cat([parameter.detach().reshape(-1) for parameter in parameters]))
         self.weights.grad = torch.zeros_like(self.weights)
         self.parts = []  # the gradient of each network
@@ -63,9 +71,9 @@ class FlatAdam:
         self.left_out.copy_(torch.maximum(broken, skip))
         self.made += 1.0
         # torch.optim would import torch's compiler for this one call, which takes seconds at every start
-        torch._fused_adam_(
+        torch._fused_adamw_(
             [self.weights.data], [self.weights.grad], *([moment] for moment in self.moments), [], [self.made], lr=self.lr, beta1=BETAS[0],
-            beta2=BETAS[1], weight_decay=0.0, eps=EPSILON, amsgrad=False, maximize=False, grad_scale=None, found_inf=self.left_out,
+            beta2=BETAS[1], weight_decay=self.weight_decay, eps=EPSILON, amsgrad=False, maximize=False, grad_scale=None, found_inf=self.left_out,
         )  # fmt: skip
         self.made -= self.left_out
         return norms

@@ -23,7 +23,7 @@ from numba_rl.trainer.curiosity import Curiosity
 from numba_rl.trainer.episodes import Episodes
 from numba_rl.trainer.guard import Guard
 from numba_rl.trainer.networks import build_actor, build_critic
-from numba_rl.trainer.optimizer import FlatAdam
+from numba_rl.trainer.optimizer import FlatAdam, learning_rate
 from numba_rl.trainer.precision import reduced, resolve
 
 CRITIC_ROWS = 262_144  # states of one forward pass of the critic; bounds its memory to about 1 GB
@@ -48,13 +48,6 @@ class Batch(NamedTuple):
     log_probs: torch.Tensor  # [S]
     advantages: torch.Tensor  # [S]
     returns: torch.Tensor  # [S]
-
-
-def learning_rate(config: Config, steps: int) -> float:
-    """Of the epoch after `steps`: a function of the steps played alone, so that a resumed run goes on where it was."""
-    ppo = config.ppo
-    left = max(0.0, 1.0 - steps / config.train.steps) if ppo.lr_schedule == "linear" else 1.0
-    return ppo.lr * left
 
 
 class Ppo:
@@ -104,7 +97,7 @@ class Ppo:
 
     def epoch(self) -> None:
         """One rollout and the update on it."""
-        self.optimizer.lr.fill_(learning_rate(self.config, self.steps))
+        self.optimizer.lr.fill_(learning_rate(self.config.ppo, self.steps, self.config.train.steps))
         rollout = self.collector.collect(self._act)
         self.observe(rollout)
         rewards = self._rewards(rollout)

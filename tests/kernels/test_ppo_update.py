@@ -106,7 +106,7 @@ def test_adam_clips_each_network_steps_and_skips(poison):
     norm_kernel[blocks + 1, 8](gradient, partial, tail_gradient, weight_split, tail_split, squares, parts, shares, loss)
     assert poison == "loss" or loss[0] == pytest.approx(float((parts[:, :2] * shares).sum()), rel=1e-5)
     counts = np.array([4, 0, 0, 2], np.int64)
-    settings = np.array([1e-2, 0.9, 0.999, 1e-5], np.float32)
+    settings = np.array([1e-2, 0.9, 0.999, 1e-5, 0.3], np.float32)
     before = parameters.copy(), first.copy(), second.copy()
     shadow, norms = np.zeros(n // 2, np.uint32), np.zeros(2, np.float32)
     adam_kernel[2, 8](parameters, first, second, gradient, tail_gradient, weight_split, tail_split, squares, loss, settings, np.float32(0.5),
@@ -122,7 +122,7 @@ def test_adam_clips_each_network_steps_and_skips(poison):
     for network, norm in zip(networks, norms, strict=True):
         assert norm == pytest.approx(np.sqrt((whole[network] ** 2).sum()), rel=1e-5)
         old = [part[network].astype(np.float64) for part in before]
-        expected = reference.adam(*old, whole[network], 5, 1e-2, 0.9, 0.999, 1e-5, 0.5)
+        expected = reference.adam(*old, whole[network], 5, 1e-2, 0.9, 0.999, 1e-5, 0.5, 0.3)
         for now, then in zip((parameters, first, second), expected, strict=True):
             np.testing.assert_allclose(now[network], then, rtol=2e-5, atol=1e-6)
     assert counts.tolist() == [4, 5, 0, 0]

@@ -24,10 +24,10 @@ def ppo_loss(logits, hidden, head, actions, old_log_probs, advantages, returns, 
     return parts, x.grad.numpy(), h.grad.numpy(), w.grad.numpy()
 
 
-def adam(parameters, first, second, gradient, step, rate, beta1, beta2, epsilon, max_norm):
-    """One Adam step after clipping by the global norm, float64; returns (parameters, first, second)."""
+def adam(parameters, first, second, gradient, step, rate, beta1, beta2, epsilon, max_norm, decay=0.0):
+    """One Adam step with decoupled weight decay after clipping by the global norm, float64; returns (parameters, first, second)."""
     gradient = gradient * min(1.0, max_norm / (np.sqrt((gradient**2).sum()) + 1e-6))
     first = beta1 * first + (1 - beta1) * gradient
     second = beta2 * second + (1 - beta2) * gradient**2
     change = rate * (first / (1 - beta1**step)) / (np.sqrt(second / (1 - beta2**step)) + epsilon)
-    return parameters - change, first, second
+    return (1 - rate * decay) * parameters - change, first, second

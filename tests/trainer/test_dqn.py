@@ -102,6 +102,29 @@ def test_epsilon_falls_with_the_steps_played(dqn):
     assert dqn({"dqn.variant": "noisy"}).chooser.epsilon() == 0
 
 
+def test_the_learning_rate_falls_with_the_steps_played(dqn):
+    trainer = dqn({"dqn.lr": 1e-3, "dqn.lr_schedule": "linear", "train.steps": 256})
+    seen = []
+    for _ in range(4):
+        trainer.epoch()
+        seen.append(trainer.statistics()["charts/learning_rate"])
+    assert seen == pytest.approx([1e-3, 7.5e-4, 5e-4, 2.5e-4])
+
+
+def test_what_is_judged_is_the_averaged_network(dqn, market, tmp_path):
+    """The trainer's policy and that of its checkpoint are the target network, not the online one."""
+    trainer = dqn({"dqn.target_rate": 0.1})
+    for _ in range(2):
+        trainer.epoch()
+    path = tmp_path / "a.safetensors"
+    checkpoint.save(path, trainer.state(), checkpoint.describe(trainer.config, market))
+    states = torch.randn(5, market.features.shape[1] + 3)
+    values = trainer.learner.target(states)
+    assert not torch.equal(values, trainer.network(states))
+    for policy in (trainer.policy(market), checkpoint.load_policy(path)):
+        assert torch.equal(policy(states), values)
+
+
 def test_accumulated_batches_are_averaged(dqn):
     """Two batches of one update give the gradient of their mean loss."""
     trainer = dqn({"dqn.accumulate": 2, "dqn.updates": 1, "dqn.target_rate": 1.0, "dqn.max_grad_norm": 1e9, "train.precision": "float32"})

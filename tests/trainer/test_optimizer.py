@@ -28,10 +28,12 @@ def everything(pair, optimizer):
     return weights + [value.clone() for name, value in optimizer.state().items() if not name.startswith("skipped")]
 
 
-def test_steps_are_those_of_torch_with_each_network_clipped_by_itself():
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+def test_steps_are_those_of_torch_with_each_network_clipped_by_itself(decay):
     pair, same = networks(), networks()
-    optimizer = FlatAdam(pair, lr=0.01, max_norm=1.5)
-    reference = torch.optim.Adam([p for network in same.values() for p in network.parameters()], lr=0.01, eps=EPSILON)
+    optimizer = FlatAdam(pair, lr=0.01, max_norm=1.5, weight_decay=decay)
+    parameters = [parameter for network in same.values() for parameter in network.parameters()]
+    reference = torch.optim.AdamW(parameters, lr=0.01, eps=EPSILON, weight_decay=decay)
     for step in range(5):
         set_gradients(pair, step, scale=0.1 + step)
         for name, network in same.items():
