@@ -150,12 +150,12 @@ stage_learning() {
 
 stage_dqn() {
     local variant mode
-    local given=(--seeds 3 --seconds 10 --markets mean_reverting --set algorithm=dqn)
+    local given=(--algorithm dqn --seeds 3 --seconds 10 --markets mean_reverting)
     if [ -n "$DRY" ]; then
-        given=(--seeds 1 --bars 3000 --steps 1024 --markets mean_reverting --set algorithm=dqn --set episodes.count=8 --set dqn.batch=32)
+        given=(--algorithm dqn --seeds 1 --bars 3000 --steps 1024 --markets mean_reverting --set episodes.count=8 --set dqn.batch=32)
     fi
     for variant in dueling iqn noisy branching exposure; do
-        learn "$variant" "${given[@]}" --set "dqn.variant=$variant"
+        learn "$variant" "${given[@]}" --variants "$variant"
     done
     for mode in rank uniform; do
         learn "$mode" "${given[@]}" --set "replay.mode=$mode"

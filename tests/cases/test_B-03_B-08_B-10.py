@@ -113,7 +113,8 @@ def test_b08_a_resume_repeats_the_noise(market):
 @pytest.mark.parametrize("envs", B10["envs"])
 def test_b10_the_target_moves_with_every_gradient_step_whatever_the_number_of_episodes(market, envs):
     """The unit here: the target moves after each update, and updates are counted by steps of all episodes together."""
-    config = settings.replace(Config(), {"algorithm": "dqn", "episodes.count": envs, "episodes.launch": 2048 // envs, "dqn.hidden": (8,), "dqn.head": 8, "dqn.batch": 8})
+    sizes = {"episodes.count": envs, "episodes.launch": 2048 // envs, "dqn.hidden": (8,), "dqn.head": 8, "dqn.batch": 8}
+    config = settings.replace(Config(), {"algorithm": "dqn", "dqn.target_rate": 0.005} | sizes)
     trainer = Dqn(config, BatchedCollector(market, config), market.regime)
     assert trainer.updates == 2048 // 128
     moved, weights = 0, trainer.learner.target_weights
