@@ -18,6 +18,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -260,7 +261,7 @@ def refuse_if_taken(path: Path, *, overwrite: bool = False) -> None:
         return
     if not path.is_dir():
         raise UserError(f"{path}: is a file; choose another --out")
-    names = {entry.name for entry in path.iterdir()} - {".lock"}
+    names = {entry.name for entry in path.iterdir()} - {".lock"} - _leftovers(path)
     if not names:
         return
     foreign = sorted(names - LAYOUT)
@@ -316,6 +317,14 @@ def _clear(path: Path) -> None:
             shutil.rmtree(entry)
         else:
             entry.unlink(missing_ok=True)
+    for name in _leftovers(path):
+        (path / name).unlink(missing_ok=True)
+
+
+def _leftovers(path: Path) -> set[str]:
+    """Names of what processes that were killed while they wrote a run's own files have left in it."""
+    found = (re.fullmatch(r"\.(.+)\.\d+\.tmp", entry.name) for entry in path.iterdir())
+    return {match[0] for match in found if match and match[1] in LAYOUT}
 
 
 def versions() -> dict[str, str]:

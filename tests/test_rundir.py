@@ -98,6 +98,21 @@ def test_overwrite_replaces_a_run_and_only_a_run(tmp_path):
     assert sums(path) == before
 
 
+def test_what_a_killed_process_was_writing_is_no_obstacle(tmp_path):
+    path = with_results(tmp_path / "run")
+    (path / ".config.toml.29131.tmp").write_text("[da")
+    with make(path, overwrite=True):
+        assert not (path / ".config.toml.29131.tmp").exists()
+    began = tmp_path / "began"
+    began.mkdir()
+    (began / ".meta.json.7.tmp").write_text("{")
+    with make(began):
+        assert rundir.is_run(began)
+    (path / ".notes.txt.7.tmp").write_text("mine")
+    with pytest.raises(UserError, match=r"holds \.notes\.txt\.7\.tmp beside the run"):
+        make(path, overwrite=True)
+
+
 def test_overwrite_does_not_follow_links_out_of_the_run(tmp_path):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

@@ -56,9 +56,12 @@ class Notes(Watch):
 
 
 def gone(path):
-    """Whether the process that worked on a run directory is no more."""
+    """Whether the process that worked on a run directory is no more. One that was stopped before it began to train left no number."""
+    segments = read_meta(path)["segments"]
+    if not segments:
+        return True
     try:
-        os.kill(read_meta(path)["segments"][-1]["pid"], 0)
+        os.kill(segments[-1]["pid"], 0)
     except ProcessLookupError:
         return True
     return False

@@ -27,23 +27,26 @@ KINDS = {
 
 
 def kept_bytes(*roots):
-    """Bytes of all tensors and arrays that can be reached from `roots`, each memory once."""
+    """Bytes of all tensors and arrays that `roots` own, each memory once: what containers, modules and this package's objects hold.
+
+    Other libraries' objects are left alone: through them, everything that earlier tests have left behind could be reached.
+    """
     seen, memory_of, left = set(), {}, list(roots)
     while left:
         thing = left.pop()
-        # by type(thing): isinstance would ask a weak proxy for the class of what it stands for, which may be gone
-        if id(thing) in seen or issubclass(type(thing), types.ModuleType | type | types.FunctionType | Config):
+        kind = type(thing)  # isinstance would ask a weak proxy for the class of what it stands for, which may be gone
+        if id(thing) in seen:
             continue
         seen.add(id(thing))
-        if issubclass(type(thing), torch.Tensor):
+        if issubclass(kind, torch.Tensor):
             storage = thing.untyped_storage()
             memory_of[storage.data_ptr()] = storage.nbytes()
             left += [part for part in (thing.grad,) if part is not None]
-        elif issubclass(type(thing), np.ndarray):
+        elif issubclass(kind, np.ndarray):
             while isinstance(thing.base, np.ndarray):
                 thing = thing.base
             memory_of.setdefault(thing.ctypes.data, thing.nbytes)
-        else:
+        elif issubclass(kind, dict | list | tuple | set | torch.nn.Module) or (kind.__module__.startswith("numba_rl") and kind is not Config):
             left += gc.get_referents(thing)
     return sum(memory_of.values())
 
