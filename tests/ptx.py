@@ -1,6 +1,7 @@
 """Compiles kernels to PTX without a GPU, in a process of its own: the simulator, which tests otherwise use, has no compiler."""
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -50,3 +51,20 @@ def arithmetic(ptx: str, kind: str) -> set[str]:
     }
     plain = ("ld.", "st.", "mov.", "cvt.", "selp.", "setp.", "shfl.")
     return {word for word in words if word.endswith(f".{kind}") and not word.startswith(plain)}
+
+
+# instructions on float64 that the accounts' money needs
+MONEY = frozenset({"add.f64", "sub.f64", "mul.f64", "fma.rn.f64", "div.rn.f64", "neg.f64", "abs.f64", "max.f64", "min.f64"})
+
+
+def check_inlined(ptx: dict[str, str]) -> None:
+    """Every kernel is one piece, without calls, whose variables stay in registers."""
+    for name, text in ptx.items():
+        assert ".entry" in text and ".local" not in text, name
+        assert not re.search(r"\bcall\b", text), name
+
+
+def check_float64(ptx: dict[str, str], allowed: frozenset[str]) -> None:
+    """No kernel computes in float64 by instructions other than `allowed`."""
+    for name, text in ptx.items():
+        assert arithmetic(text, "f64") <= allowed, (name, arithmetic(text, "f64") - allowed)

@@ -10,7 +10,7 @@ from numba_rl import settings
 from numba_rl.bench import games, plain
 from numba_rl.bench import replay as replays
 from numba_rl.bench.rows import Row, require
-from numba_rl.bench.timing import Clock, tf32
+from numba_rl.bench.timing import Clock
 from numba_rl.collect.batched import BatchedCollector
 from numba_rl.config import Config, DqnConfig
 from numba_rl.replay import PrioritizedReplay
@@ -18,7 +18,7 @@ from numba_rl.trainer import dqn_fused
 from numba_rl.trainer.dqn import Dqn
 from numba_rl.trainer.dqn_networks import HEADS, QNetwork, build_q_network
 from numba_rl.trainer.dqn_update import Learner
-from numba_rl.trainer.precision import resolve
+from numba_rl.trainer.precision import resolve, tf32
 
 SIZES = {"cuda": ((256,), (1024,), (4096,), (128, 500), (8192, 500)), "cpu": ((256,), (1024,), (128, 64))}
 SLOTS = {"cuda": 1_000_000, "cpu": 100_000}

@@ -8,7 +8,7 @@ import torch
 
 from numba_rl.bench import games, plain
 from numba_rl.bench.rows import Row, require
-from numba_rl.bench.timing import Clock, tf32
+from numba_rl.bench.timing import Clock
 from numba_rl.collect.batched import BatchedCollector
 from numba_rl.collect.fused import FusedCollector, rebuilt
 from numba_rl.config import Config
@@ -16,6 +16,7 @@ from numba_rl.data.market import Market
 from numba_rl.errors import UserError
 from numba_rl.trainer.fused_ppo import FusedPpo
 from numba_rl.trainer.ppo import Ppo
+from numba_rl.trainer.precision import tf32
 from numba_rl.trainer.session import why_not_fused
 
 SIZES = {"cuda": ((128, 500), (4096, 128), (8192, 500), (65_536, 128)), "cpu": ((128, 64),)}

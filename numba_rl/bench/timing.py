@@ -1,12 +1,12 @@
 """How long a function takes: medians of CUDA events around replays of a captured graph on a GPU, of wall time on the CPU."""
 
-import contextlib
-import gc
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
+
+from numba_rl.trainer.capture import captured
 
 FEWEST, MOST = 3, 200  # repeats that a median is taken of
 
@@ -24,7 +24,7 @@ class Clock:
         """
         if self.device.type == "cpu":
             return self.time_host(function, warm=warm)
-        replay = captured(function, repeat=repeat, warm=warm).replay
+        replay = repeated(function, repeat=repeat, warm=warm).replay
         for _ in range(2):
             replay()
         return self._median(lambda: event_seconds(replay)) / repeat
@@ -64,39 +64,11 @@ def event_seconds(function: Callable[[], object]) -> float:
     return start.elapsed_time(end) / 1e3
 
 
-def captured(function: Callable[[], object], *, repeat: int = 1, warm: int = 1) -> torch.cuda.CUDAGraph:
+def repeated(function: Callable[[], object], *, repeat: int = 1, warm: int = 1) -> torch.cuda.CUDAGraph:
     """A CUDA graph of `repeat` calls of `function`, which first runs `warm` times on the capture's stream to load its kernels."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(warm):
             function()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    gc.collect()  # an earlier graph must not be destroyed in the middle of a capture
-    with _no_collection(), torch.cuda.graph(graph, stream=side):
-        for _ in range(repeat):
-            function()
-    return graph
-
-
-@contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
-
-
-@contextlib.contextmanager
-def tf32() -> Iterator[None]:
-    """Matrix products of float32 on a GPU's tensor cores, as a practitioner would set it for plain torch."""
-    before = torch.backends.cuda.matmul.fp32_precision
-    torch.backends.cuda.matmul.fp32_precision = "tf32"
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.fp32_precision = before
+    return captured(lambda: [function() for _ in range(repeat)], stream=side)

@@ -1,21 +1,22 @@
 """How many trainings of a walk-forward go side by side, and the threads of each."""
 
 import os
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
+from numba_rl.collect.batched import EPISODES, LAUNCH_ON_GPU
 from numba_rl.config import Config
 from numba_rl.data.market import Market
 from numba_rl.kernels.replay_layout import row_bytes
-from numba_rl.replay.interface import auto_capacity
+from numba_rl.replay import auto_capacity
+from numba_rl.replay.prioritized import HOST_CAPACITY
+from numba_rl.trainer import memory
 from numba_rl.trainer.session import pick_device
 
 # bytes that a training takes beside its data, measured as the process's peak: Python, torch, Numba and what they compiled; on a GPU the context
 BASE_BYTES = {"cpu": 650_000_000, "cuda": 800_000_000}
 MARKETS = 3  # the market as it was sent, and as the collector and the trainer lay it out
-HOST_SLOTS = 100_000  # of a replay without a size, in main memory
 ROLLOUTS = 4  # states, shuffled states, and the networks' activations over them
 
 
@@ -37,7 +38,7 @@ def divide(config: Config, market: Market, trainings: int) -> Division:
         return Division(1, threads)
     cores = len(os.sched_getaffinity(0))
     device = pick_device(config, lambda line: None)
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
+    free = memory.room(device).free
     need = training_bytes(config, market, device)
     room = max(int(free // need), 1)
     count = min(asked or min(max(cores // (threads or 1), 1), room), trainings)
@@ -53,26 +54,12 @@ def training_bytes(config: Config, market: Market, device: torch.device) -> int:
     """About how much memory one training takes on `device`."""
     width = market.features.shape[1] + 3
     arrays = (market.timestamp, market.prices, market.features, market.raw_features, market.regime)
-    states = (config.episodes.launch or 500) * (config.episodes.count or 128) * width * 4
+    states = (config.episodes.launch or LAUNCH_ON_GPU) * (config.episodes.count or EPISODES) * width * 4
     replay = 0
     if config.algorithm == "dqn":
         row = row_bytes(width, config.replay.mode)
         capacity = config.replay.capacity
         if capacity is None:
-            capacity = auto_capacity(*torch.cuda.mem_get_info(device), row) if device.type == "cuda" else HOST_SLOTS
+            capacity = auto_capacity(*torch.cuda.mem_get_info(device), row) if device.type == "cuda" else HOST_CAPACITY
         replay = capacity * row
     return BASE_BYTES[device.type] + MARKETS * sum(array.nbytes for array in arrays) + ROLLOUTS * states + replay
-
-
-def free_memory(root: Path = Path("/")) -> int:
-    """Bytes of main memory that can be had: of the machine, or of the control group (version 2) where that allows less.
-
-    root: where proc and sys are found.
-    """
-    lines = (root / "proc/meminfo").read_text().splitlines()
-    free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    try:
-        limit, used = ((root / "sys/fs/cgroup" / name).read_text().strip() for name in ("memory.max", "memory.current"))
-    except OSError:
-        return free
-    return free if limit == "max" else min(free, max(int(limit) - int(used), 0))

@@ -61,7 +61,7 @@ def load_reward(place: str):
     returned = compiled.overloads[SIGNATURE].signature.return_type
     if not isinstance(returned, types.Integer | types.Float | types.Boolean):
         raise ConfigError(f"{path}, line {function.__code__.co_firstlineno}: {name} must return a number on every path, not {_in_words(returned)}")
-    needs = sorted({_NOT_IN_KERNELS[word] for word in _NOT_IN_KERNELS if word in compiled.overloads[SIGNATURE].library.get_llvm_str()})
+    needs = sorted({_NOT_IN_KERNELS[word] for word in _NOT_IN_KERNELS if word in compiled.inspect_llvm(SIGNATURE)})
     if needs:
         raise ConfigError(
             f"{path}, line {function.__code__.co_firstlineno}: {name} uses {' and '.join(needs)}, which a kernel cannot; work on the numbers alone"

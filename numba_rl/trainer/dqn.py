@@ -21,6 +21,7 @@ from numba_rl.data.market import Market
 from numba_rl.kernels.replay_layout import INSERTED
 from numba_rl.replay import PrioritizedReplay
 from numba_rl.replay.interface import rejected_of
+from numba_rl.trainer.capture import captured
 from numba_rl.trainer.checkpoint import Policy
 from numba_rl.trainer.curiosity import Curiosity
 from numba_rl.trainer.dqn_fused import FusedLearner, fits
@@ -132,7 +133,7 @@ class Dqn:
             return
         if "play" not in self._graphs:
             played = self.collector.played
-            self._graphs["play"] = _captured(self._play)
+            self._graphs["play"] = captured(self._play)
             self.collector.played = played
         self._graphs["play"].replay()
         self.collector.played += self.steps_per_epoch
@@ -184,7 +185,7 @@ class Dqn:
                 since = 0
             if count not in self._graphs:
                 self.learner.warm_up()
-                self._graphs[count] = _captured(lambda count=count: self.learner.updates(count))
+                self._graphs[count] = captured(lambda count=count: self.learner.updates(count))
             self._graphs[count].replay()
             left -= count
             since += count * self.config.dqn.accumulate
@@ -258,11 +259,3 @@ class Dqn:
         if self.curiosity is not None:
             self.curiosity.model.load_state_dict({name: state[name] for name in self.curiosity.model.state_dict()})
             self.curiosity.optimizer.load(under("curiosity/"))
-
-
-def _captured(function) -> torch.cuda.CUDAGraph:
-    """A CUDA graph of one call of `function`, all of whose kernels have run before."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        function()
-    return graph

@@ -5,7 +5,6 @@ Rollout, critic, advantages and every pass of the update are captured once and r
 iteration once, at its end, through `trainer.readback`. The first iteration runs uncaptured: it compiles and loads what the capture then records.
 """
 
-import gc
 from collections.abc import Callable, Mapping
 
 import torch
@@ -16,6 +15,7 @@ from numba_rl.data.market import Market
 from numba_rl.gpu import SIMULATED, stream, view
 from numba_rl.kernels.gae_scan import launch_gae_scan
 from numba_rl.trainer import losses
+from numba_rl.trainer.capture import captured
 from numba_rl.trainer.checkpoint import Policy
 from numba_rl.trainer.episodes import Episodes
 from numba_rl.trainer.fused_update import FusedUpdate
@@ -81,25 +81,11 @@ class FusedPpo:
             self._run_uncaptured()
         else:
             if self._graph is None:
-                self._capture()
+                self._graph = captured(self._iteration, stream=self._capture_stream)
             self._graph.replay()
         self.readback.send()
         self.collector.played += self.samples
         self.epochs += 1
-
-    def _capture(self):
-        graph = torch.cuda.CUDAGraph()
-        torch.cuda.synchronize()
-        gc.collect()  # a graph of an earlier trainer must not be destroyed in the middle of a capture
-        collecting = gc.isenabled()
-        gc.disable()
-        try:
-            with torch.cuda.graph(graph, stream=self._capture_stream):
-                self._iteration()
-        finally:
-            if collecting:
-                gc.enable()
-        self._graph = graph
 
     def _run_uncaptured(self):
         if SIMULATED:

@@ -80,17 +80,20 @@ def room(device: torch.device, limit_gb: float | None = None) -> Room:
         free, total = torch.cuda.mem_get_info(device)
         free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # torch's own, and free for the next tensor
     else:
-        free, total = _main_memory()
+        free, total = main_memory()
     limit = math.inf if limit_gb is None else limit_gb * 1e9
     return Room(int(min(free, limit)), int(min(total, limit)))
 
 
-def _main_memory() -> tuple[int, int]:
-    """(available, total) main memory, within the limit of a container (cgroup v2) where there is one."""
+def main_memory(root: Path = Path("/")) -> tuple[int, int]:
+    """(available, total) main memory, within the limit of a container (cgroup v2) where there is one.
+
+    root: where proc and sys are found.
+    """
     page = os.sysconf("SC_PAGE_SIZE")
     total = page * os.sysconf("SC_PHYS_PAGES")
     free = page * os.sysconf("SC_AVPHYS_PAGES")
-    meminfo, group = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
+    meminfo, group = root / "proc/meminfo", root / "sys/fs/cgroup"
     if meminfo.exists():  # counts what the page cache would give back
         fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
         free = int(fields["MemAvailable"].split()[0]) * 1024

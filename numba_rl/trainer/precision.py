@@ -38,11 +38,12 @@ def reduced(precision: str, device: torch.device):
     """A context in which networks run in `precision`; their backward passes follow."""
     if precision == "bf16":
         return torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False)
-    return _tf32() if precision == "tf32" else nullcontext()
+    return tf32() if precision == "tf32" else nullcontext()
 
 
 @contextmanager
-def _tf32() -> Iterator[None]:
+def tf32() -> Iterator[None]:
+    """A context in which float32 products run on a GPU's tensor cores with 10-bit mantissas."""
     before = torch.backends.cuda.matmul.fp32_precision
     torch.backends.cuda.matmul.fp32_precision = "tf32"
     try:

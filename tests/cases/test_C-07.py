@@ -83,25 +83,34 @@ def where(request):
     return torch.cuda.Stream() if request.param == "side" else torch.cuda.default_stream()
 
 
+def check_what_is_read(matrix, where, source, read):
+    """read(), a tensor's mean as a kernel saw it, gives what torch wrote into `source` last, however busy the stream is."""
+    results = torch.zeros(REPEATS, device="cuda")
+    torch.cuda.synchronize()
+    with torch.cuda.stream(where):
+        for repeat in range(REPEATS):
+            source.fill_(1.0)
+            if repeat % 10 == 0:
+                busy(matrix)
+            source.fill_(3.0)
+            results[repeat] = read()
+    torch.cuda.synchronize()
+    assert (results == 3.0).all()
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("launch", [launch_gae, launch_gae_scan])
 def test_a_kernel_reads_what_torch_wrote_before_it(matrix, where, launch):
     rewards, values, finals = (torch.zeros(rows, 64, device="cuda") for rows in (1, 2, 1))
     ends = torch.full((1, 64), -1, dtype=torch.int16, device="cuda")
     outputs = torch.zeros(1, 64, device="cuda"), torch.zeros(1, 64, device="cuda")
-    results = torch.zeros(REPEATS, device="cuda")
-    torch.cuda.synchronize()
-    with torch.cuda.stream(where):
-        for repeat in range(REPEATS):
-            rewards.fill_(1.0)
-            if repeat % 10 == 0:
-                busy(matrix)
-            rewards.fill_(3.0)
-            at = gpu.stream(torch.cuda.current_stream().cuda_stream)
-            launch(*map(gpu.view, (rewards, values, ends, finals)), 0.9, 0.9, *map(gpu.view, outputs), stream=at)
-            results[repeat] = outputs[0].sum() / 64
-    torch.cuda.synchronize()
-    assert (results == 3.0).all()
+
+    def read():
+        at = gpu.stream(torch.cuda.current_stream().cuda_stream)
+        launch(*map(gpu.view, (rewards, values, ends, finals)), 0.9, 0.9, *map(gpu.view, outputs), stream=at)
+        return outputs[0].sum() / 64
+
+    check_what_is_read(matrix, where, rewards, read)
 
 
 @pytest.mark.gpu
@@ -109,18 +118,12 @@ def test_a_replay_reads_what_torch_wrote_before_it(matrix, where):
     replay = PrioritizedReplay(64, 4, device="cuda")
     replay.prepare(64)
     states, column = torch.zeros(64, 4, device="cuda"), torch.zeros(64, device="cuda")
-    results = torch.zeros(REPEATS, device="cuda")
-    torch.cuda.synchronize()
-    with torch.cuda.stream(where):
-        for repeat in range(REPEATS):
-            states.fill_(1.0)
-            if repeat % 10 == 0:
-                busy(matrix)
-            states.fill_(3.0)
-            replay.insert(states, states, column.int(), column, column)
-            results[repeat] = replay.sample(64).states.mean()
-    torch.cuda.synchronize()
-    assert (results == 3.0).all()
+
+    def read():
+        replay.insert(states, states, column.int(), column, column)
+        return replay.sample(64).states.mean()
+
+    check_what_is_read(matrix, where, states, read)
 
 
 @pytest.mark.gpu

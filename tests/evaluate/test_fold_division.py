@@ -8,8 +8,8 @@ from evaluate.small_folds import settings_with
 
 from numba_rl.data.market import load_market
 from numba_rl.data.synthetic import generate
-from numba_rl.evaluate import fold_division
-from numba_rl.evaluate.fold_division import Division, divide, free_memory, training_bytes
+from numba_rl.evaluate.fold_division import Division, divide, training_bytes
+from numba_rl.trainer import memory
 
 CPU = torch.device("cpu")
 
@@ -25,7 +25,7 @@ def machine(monkeypatch):
 
     def of(cores, free):
         monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
-        monkeypatch.setattr(fold_division, "free_memory", lambda: free)
+        monkeypatch.setattr(memory, "main_memory", lambda: (free, free))
 
     return of
 
@@ -72,10 +72,10 @@ def test_what_a_training_needs_grows_with_its_data(market):
 def test_free_memory_is_the_groups_where_it_allows_less(tmp_path):
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text("MemTotal:  8000 kB\nMemFree: 10 kB\nMemAvailable:    4000 kB\n")
-    assert free_memory(tmp_path) == 4000 * 1024
+    assert memory.main_memory(tmp_path)[0] == 4000 * 1024
     group = tmp_path / "sys/fs/cgroup"
     group.mkdir(parents=True)
     (group / "memory.current").write_text("1000000\n")
     for limit, expected in (("max", 4000 * 1024), ("3000000", 2_000_000), ("500000", 0)):
         (group / "memory.max").write_text(f"{limit}\n")
-        assert free_memory(tmp_path) == expected
+        assert memory.main_memory(tmp_path)[0] == expected

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from reference import ppo as reference
 
 from numba_rl import gpu
 from numba_rl.kernels import adam, minibatch, ppo_loss, relu_grad
 from numba_rl.rules.permutation import permuted
-from reference import ppo as reference
 
 pytestmark = pytest.mark.skipif(not gpu.SIMULATED, reason="launches kernels on CPU arrays, which only the simulator can")
 

@@ -1,7 +1,6 @@
 """The kernels of the written-out PPO update as PTX: no float64, no local memory, the NaN check still there."""
 
 import pytest
-
 from ptx import arithmetic, compile_ptx
 
 SOURCE = """

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 from numba import njit
+from reference.games import EVERYTHING, PRICES, RUIN, WILD, config
 from reference.rollout import Game, actor, check
-from rules.driver import random_bars
 
-from numba_rl.config import Config, EpisodeConfig, MarketConfig, RewardConfig, TrainConfig
 from numba_rl.gpu import SIMULATED
 from numba_rl.kernels.mma import launch_pack, tiles_of, unpack
 from numba_rl.kernels.rollout import Plan, Rollout, plan_rollout
@@ -18,19 +17,6 @@ from numba_rl.rules.reward import user_base
 pytestmark = pytest.mark.skipif(not SIMULATED, reason="tiny shapes of the simulator; test_rollout_gpu has the real ones")
 
 FEATURES, HIDDEN = 5, (8, 6)
-PRICES = random_bars(np.random.default_rng(4), 40, 0.01)
-WILD = random_bars(np.random.default_rng(4), 40, 0.08)
-EVERYTHING = {
-    "reward": {"barrier": 0.5, "diversity": 1.0, "risk": 0.1, "shaping": "dsr"},
-    "spread_bps": 5.0, "financing_rate": 0.3, "min_fee": 1.0, "tick": 0.01, "lot": 0.5,
-}  # fmt: skip
-RUIN = {"leverage": 30.0, "fill_at": "close"}
-
-
-def config(length=6, reward=None, **market):
-    return Config(
-        market=MarketConfig(**market), reward=RewardConfig(**(reward or {})), episodes=EpisodeConfig(length=length), train=TrainConfig(seed=1)
-    )
 
 
 def games(settings, slots, steps, prices=PRICES, base=None):

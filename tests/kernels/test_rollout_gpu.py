@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 import torch
 from numba import njit
+from reference.games import EVERYTHING, config
+from reference.games import MANY_PRICES as PRICES
+from reference.games import MANY_SETTINGS as SETTINGS
 from reference.rollout import OUTPUTS, SLOTS, Game, actor, check
-from rules.driver import random_bars
 
 from numba_rl.collect.batched import BatchedCollector
 from numba_rl.collect.fused import FusedCollector
-from numba_rl.config import Config, EpisodeConfig, MarketConfig, PpoConfig, RewardConfig, TrainConfig
+from numba_rl.config import Config, EpisodeConfig, PpoConfig
 from numba_rl.data.market import load_market
 from numba_rl.data.synthetic import generate
 from numba_rl.gpu import cuda
@@ -21,24 +23,12 @@ from numba_rl.trainer.networks import build_actor
 
 pytestmark = pytest.mark.gpu
 
-PRICES = random_bars(np.random.default_rng(5), 3000, 0.003)
-EVERYTHING = {
-    "reward": {"barrier": 0.5, "diversity": 1.0, "risk": 0.1, "shaping": "dsr"},
-    "spread_bps": 5.0, "financing_rate": 0.3, "min_fee": 1.0, "tick": 0.01, "lot": 0.5,
-}  # fmt: skip
-SETTINGS = {"default": {}, "everything": EVERYTHING, "ruin": {"leverage": 40.0, "fill_at": "close"}}
 TOLERANCE = {"block": {}, "warp": {"edge": 5e-3, "log_prob": 2e-2}}
-
-
-def config(length=50, reward=None, **market):
-    return Config(
-        market=MarketConfig(**market), reward=RewardConfig(**(reward or {})), episodes=EpisodeConfig(length=length), train=TrainConfig(seed=1)
-    )
 
 
 def game(settings, slots, steps, features=51, **options):
     table = np.random.default_rng(9).standard_normal((len(PRICES), features)).astype(np.float32)
-    return Game(config(**settings), PRICES, table, slots, steps, **options)
+    return Game(config(length=50, **settings), PRICES, table, slots, steps, **options)
 
 
 def plan_of(form, features, hidden, slope=0.0):

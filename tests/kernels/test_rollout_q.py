@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 import torch
 from numba import njit
+from reference.games import EVERYTHING, PRICES, RUIN, WILD, config
 from reference.rollout import SLOTS, Game, actor, check_game
 from reference.rollout_q import OUTPUTS, advantages, check_choices, played
-from rules.driver import random_bars
 from torch import nn
 
-from numba_rl.config import Config, EpisodeConfig, MarketConfig, RewardConfig, TrainConfig
 from numba_rl.gpu import SIMULATED
 from numba_rl.kernels import select
 from numba_rl.kernels.q_layout import as_float, as_pairs, packed, packing, q_layout, rounded, unpacked
@@ -19,21 +18,9 @@ from numba_rl.rules.reward import user_base
 pytestmark = pytest.mark.skipif(not SIMULATED, reason="tiny shapes of the simulator; test_rollout_q_gpu has the real ones")
 
 FEATURES, HIDDEN, HEAD = 5, (8, 6), 4
-PRICES = random_bars(np.random.default_rng(4), 40, 0.01)
-WILD = random_bars(np.random.default_rng(4), 40, 0.08)
-EVERYTHING = {
-    "reward": {"barrier": 0.5, "diversity": 1.0, "risk": 0.1, "shaping": "dsr"},
-    "spread_bps": 5.0, "financing_rate": 0.3, "min_fee": 1.0, "tick": 0.01, "lot": 0.5,
-}  # fmt: skip
-RUIN = {"leverage": 30.0, "fill_at": "close"}
 GREEDY = np.array([0.0, 0.0, 100.0, 0.0], np.float32)
 HALF = np.array([0.8, 0.2, 60.0, 0.0], np.float32)
 TIE = 0.05
-
-
-def config(length=6, reward=None, **market):
-    episodes, train = EpisodeConfig(length=length), TrainConfig(seed=1)
-    return Config(market=MarketConfig(**market), reward=RewardConfig(**(reward or {})), episodes=episodes, train=train)
 
 
 def games(settings, slots, steps, prices=PRICES, base=None):

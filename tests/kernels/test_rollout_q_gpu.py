@@ -3,15 +3,17 @@
 import numpy as np
 import pytest
 import torch
+from reference.games import EVERYTHING, config
+from reference.games import MANY_PRICES as PRICES
+from reference.games import MANY_SETTINGS as SETTINGS
 from reference.rollout import SLOTS, Game, actor, check_game
 from reference.rollout_q import OUTPUTS, check_choices, played
-from rules.driver import random_bars
 
 from numba_rl import settings
 from numba_rl.collect.batched import BatchedCollector
 from numba_rl.collect.experience import Chooser
 from numba_rl.collect.fused_q import FusedQCollector
-from numba_rl.config import Config, EpisodeConfig, MarketConfig, RewardConfig, TrainConfig
+from numba_rl.config import Config
 from numba_rl.data.market import load_market
 from numba_rl.data.synthetic import generate
 from numba_rl.gpu import cuda
@@ -23,22 +25,13 @@ from numba_rl.trainer.dqn_networks import build_q_network
 
 pytestmark = pytest.mark.gpu
 
-PRICES = random_bars(np.random.default_rng(5), 3000, 0.003)
-EVERYTHING = {
-    "reward": {"barrier": 0.5, "diversity": 1.0, "risk": 0.1, "shaping": "dsr"},
-    "spread_bps": 5.0, "financing_rate": 0.3, "min_fee": 1.0, "tick": 0.01, "lot": 0.5,
-}  # fmt: skip
-SETTINGS = {"default": {}, "everything": EVERYTHING, "ruin": {"leverage": 40.0, "fill_at": "close"}}
 CHOICE = np.array([0.5, 0.1, 10_000.0, 0.0], np.float32)
 TIE = 0.05  # of the spread of the advantages
 
 
-def game(market, slots, steps, features=51):
-    market = dict(market)
-    reward = RewardConfig(**market.pop("reward", {}))
-    config = Config(market=MarketConfig(**market), reward=reward, episodes=EpisodeConfig(length=50), train=TrainConfig(seed=1))
+def game(changes, slots, steps, features=51):
     table = np.random.default_rng(9).standard_normal((len(PRICES), features)).astype(np.float32)
-    return Game(config, PRICES, table, slots, steps)
+    return Game(config(length=50, **changes), PRICES, table, slots, steps)
 
 
 def play(found, layers, hidden, head, groups, choice=CHOICE, given=0):

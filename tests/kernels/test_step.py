@@ -4,10 +4,11 @@ import math
 
 import numpy as np
 import pytest
-from numba_rl.evaluate.ledger import Ledger
+from reference.games import EVERYTHING, PRICES, WILD, config
 from rules.driver import random_bars
 
-from numba_rl.config import Config, EpisodeConfig, MarketConfig, RewardConfig, TrainConfig
+from numba_rl.config import MarketConfig
+from numba_rl.evaluate.ledger import Ledger
 from numba_rl.gpu import SIMULATED, cuda
 from numba_rl.kernels.slots import BAR, CLOCK_FIELDS, EPISODE, PLAYED, STEP
 from numba_rl.kernels.step import TERMINATED, Launch, steppers
@@ -77,22 +78,10 @@ class Arena:
         return self.play(np.zeros((len(actions), len(self.clock), 1)), self.launch._replace(given=1))
 
 
-def config(length=6, seed=1, reward=None, **market):
-    return Config(
-        market=MarketConfig(**market), reward=RewardConfig(**(reward or {})), episodes=EpisodeConfig(length=length), train=TrainConfig(seed=seed)
-    )
-
-
 def logits(steps, slots, seed=0, scale=1.5):
     return np.random.default_rng(seed).normal(0, scale, (steps, slots, ACTIONS)).astype(np.float32)
 
 
-PRICES = random_bars(np.random.default_rng(4), 40, 0.01)
-WILD = random_bars(np.random.default_rng(4), 40, 0.08)
-EVERYTHING = {
-    "reward": {"barrier": 0.5, "diversity": 1.0, "risk": 0.1, "shaping": "dsr"},
-    "spread_bps": 5.0, "financing_rate": 0.3, "min_fee": 1.0, "tick": 0.01, "lot": 0.5,
-}  # fmt: skip
 
 
 def same(first, second, money=1e-9, rewards=1e-4):

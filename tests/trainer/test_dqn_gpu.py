@@ -7,7 +7,8 @@ from numba_rl import settings
 from numba_rl.collect.batched import BatchedCollector
 from numba_rl.config import Config
 from numba_rl.replay import PrioritizedReplay
-from numba_rl.trainer.dqn import Dqn, _captured
+from numba_rl.trainer.capture import captured
+from numba_rl.trainer.dqn import Dqn
 from numba_rl.trainer.dqn_fused import FusedLearner, fits
 from numba_rl.trainer.dqn_networks import HEADS, build_q_network
 from numba_rl.trainer.dqn_update import Learner
@@ -56,7 +57,7 @@ def test_captured_updates_are_those_of_eager_calls(kind):
     eager, graphed = learner(kind, **options), learner(kind, **options)
     graphed.warm_up()
     eager.warm_up()
-    graphs = {count: _captured(lambda count=count: graphed.updates(count)) for count in (8, 3)}
+    graphs = {count: captured(lambda count=count: graphed.updates(count)) for count in (8, 3)}
     for trained in (eager, graphed):
         trained.begin()
     for count in (8, 3, 8):
@@ -73,7 +74,7 @@ def test_a_rerun_of_graphs_is_identical_bit_for_bit():
     for _ in range(2):
         trained = learner(FusedLearner)
         trained.warm_up()
-        graph = _captured(lambda trained=trained: trained.updates(8))
+        graph = captured(lambda trained=trained: trained.updates(8))
         for _ in range(50):
             graph.replay()
         states.append({name: tensor.clone() for name, tensor in trained.state().items()} | {"priorities": trained.replay.priorities.clone()})
@@ -85,7 +86,7 @@ def test_the_written_out_update_learns():
     trained = learner(FusedLearner, changes={"dqn.gamma": 0.0})
     trained.replay.backend.rows[:, -2] = 0  # discounts
     trained.warm_up()
-    graph = _captured(lambda: trained.updates(8))
+    graph = captured(lambda: trained.updates(8))
     errors = []
     for _ in range(40):
         trained.begin()
