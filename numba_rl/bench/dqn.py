@@ -11,11 +11,10 @@ from numba_rl.bench import games, plain
 from numba_rl.bench import replay as replays
 from numba_rl.bench.rows import Row, require
 from numba_rl.bench.timing import Clock
-from numba_rl.collect.batched import BatchedCollector
 from numba_rl.config import Config, DqnConfig
+from numba_rl.errors import UserError
 from numba_rl.replay import PrioritizedReplay
-from numba_rl.trainer import dqn_fused
-from numba_rl.trainer.dqn import Dqn
+from numba_rl.trainer import dqn_fused, session
 from numba_rl.trainer.dqn_networks import HEADS, QNetwork, build_q_network
 from numba_rl.trainer.dqn_update import Learner
 from numba_rl.trainer.precision import resolve, tf32
@@ -144,9 +143,13 @@ def _epoch(clock: Clock, episodes: int, steps: int) -> Iterator[Row]:
     """Collection, and the collection with the updates after it."""
     updates = EPOCH_UPDATES if (episodes, steps) in EPOCH_GOALS else None
     capacity = max(SLOTS[clock.device.type], 2 * episodes * steps)
-    config = games.config(episodes, steps, {"algorithm": "dqn", "dqn.updates": updates, "replay.capacity": capacity})
-    market = games.market()
-    trainer = Dqn(config, BatchedCollector(market, config, device=clock.device), market.regime)
+    changes = {"algorithm": "dqn", "dqn.updates": updates, "replay.capacity": capacity, "train.device": clock.device.type}
+    config, market = games.config(episodes, steps, changes), games.market()
+    trainer = session.build(config, market)  # with the collector that a training takes
+    if trainer.device.type != clock.device.type:
+        raise UserError("the GPU cannot be used, the warning above says why; --device cpu times the CPU path")
+    if trainer.collector.episodes != episodes:
+        raise UserError(f"{episodes:,} x {steps} does not fit into this memory; take fewer episodes by --sizes")
     for _ in range(3):  # compiles, then captures
         trainer.epoch()
     figures = trainer.statistics()
