@@ -44,7 +44,7 @@ FAILED=()
 if ! "$PYTHON" -c 'import numba_rl.bench, rltrain.bench' 2>/dev/null; then
     mkdir -p "$WORK.tree"
     ln -sfn "$PWD/cli" "$WORK.tree/rltrain"
-    export PYTHONPATH="$PWD:$WORK.tree${PYTHONPATH:+:"$PYTHON"PATH}"
+    export PYTHONPATH="$PWD:$WORK.tree${PYTHONPATH:+:$PYTHONPATH}"
 fi
 
 finish() {
