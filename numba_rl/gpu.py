@@ -149,6 +149,16 @@ def stream(handle: int):
     return 0 if SIMULATED else cuda.external_stream(handle)
 
 
+def most_registers(threads: int) -> int:
+    """Registers a thread with which a block of `threads` can still be launched, a multiple of 8.
+
+    A multiprocessor has four parts, each with 16,384 registers of its own, and shares out a block's warps among them; a thread
+    has 255 at most. The compiler may take more unless told.
+    """
+    warps = blocks_for(threads, 4 * 32)
+    return min(16_384 // (32 * warps) // 8 * 8, 255)
+
+
 def blocks_for(n: int, threads: int) -> int:
     """Number of blocks of `threads` that cover n items; n must be at least 1 (CUDA has no empty grid)."""
     if n < 1:

@@ -42,6 +42,24 @@ def compile_ptx(source: str, capability: tuple[int, int] = (9, 0)) -> dict[str, 
     return json.loads(result.stdout)
 
 
+def assembled(ptx: str, capability: tuple[int, int], most: int | None = None) -> tuple[int, int]:
+    """(registers a thread, bytes that are spilled) of the kernel's machine code; most: registers that it may take.
+
+    By the linker of CUDA, whose library comes with numba-cuda; no GPU is asked.
+    """
+    from cuda.bindings import nvjitlink
+
+    options = ["-arch=sm_{}{}".format(*capability), "-verbose", "-Xptxas=-v", *([f"-maxrregcount={most}"] if most else [])]
+    handle, text = nvjitlink.create(len(options), options), ptx.encode()
+    nvjitlink.add_data(handle, nvjitlink.InputType.PTX, text, len(text), "kernel")
+    nvjitlink.complete(handle)
+    said = bytearray(nvjitlink.get_info_log_size(handle))
+    nvjitlink.get_info_log(handle, said)
+    nvjitlink.destroy(handle)
+    registers, spilled = (re.search(pattern, said.decode()) for pattern in (r"Used (\d+) registers", r"(\d+) bytes spill stores"))
+    return int(registers[1]), int(spilled[1])
+
+
 def arithmetic(ptx: str, kind: str) -> set[str]:
     """The instructions on `kind` (such as "f64") that compute, without loads, stores, moves, conversions, selections and comparisons."""
     words = {

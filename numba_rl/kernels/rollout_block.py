@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from numba import float64, int64
 
-from numba_rl.gpu import SIMULATED, cuda, device, float32, int32, jit, uint32
+from numba_rl.gpu import SIMULATED, cuda, device, float32, int32, jit, most_registers, uint32
 from numba_rl.kernel_cache import cached
 from numba_rl.kernels.mlp import Layer, layer_functions, layer_of, place
 from numba_rl.kernels.ptx import others_sync, some_arrive, some_sync
@@ -93,8 +93,7 @@ def block_of(features, hidden, actions=ACTIONS, slope=0.0, network=None, capabil
         held = sum(layer.registers for layer in layers)
         shared = 4 * (sum(layer.padded for layer in layers) + LOGITS)
         others = (1, 2, 1) if SIMULATED else (32, 64, 32)
-        registers = min(65_536 // (threads + sum(others)) // 8 * 8, 255)
-        if SIMULATED or (held + OTHER_REGISTERS <= registers and shared <= 16_384):
+        if SIMULATED or (held + OTHER_REGISTERS <= most_registers(threads + sum(others)) and shared <= 16_384):
             return Block(features, *layers, threads, *others, slope, int(capability >= (8, 0)))
     return None
 
@@ -537,7 +536,5 @@ def block_function(block: Block, pattern, base_reward=default_base):
 @lru_cache
 def block_kernel(block: Block, pattern, base_reward=None):
     """The compiled kernel; with a reward of the settings it is kept on disk."""
-    if base_reward is not None:
-        return jit(block_function(block, pattern, base_reward))
-    kernel = jit(block_function(block, pattern))
-    return kernel if SIMULATED else cached(kernel)
+    kernel = jit(block_function(block, pattern, base_reward or default_base), max_registers=most_registers(block.threads))
+    return kernel if SIMULATED or base_reward is not None else cached(kernel)

@@ -22,7 +22,7 @@ network in bf16: where two are equal within its error (about 1% of their spread)
 from functools import lru_cache
 from typing import NamedTuple
 
-from numba_rl.gpu import SIMULATED, blocks_for, cuda, device, float32, int32, jit, uint32
+from numba_rl.gpu import SIMULATED, blocks_for, cuda, device, float32, int32, jit, most_registers, uint32
 from numba_rl.kernel_cache import cached
 from numba_rl.kernels.ptx import converge, prices_of
 from numba_rl.kernels.q_layout import MOST_SUMS, QLayout, q_layout
@@ -38,7 +38,6 @@ from numba_rl.rules.reward import default_base
 GROUPS = (1, 2, 4)  # tiles of 16 episodes a block
 STRIDE = 49  # of a row of values: neighbouring rows lie in different banks
 STATIC_SHARED = 48 * 1024
-REGISTERS = 65_536  # of a multiprocessor
 TENSOR_CORES = (8, 0)  # compute capability of bf16 products
 
 # Bound anew for each network, pattern of settings and reward (see `q_function`).
@@ -74,8 +73,8 @@ class QPlan(NamedTuple):
 
     @property
     def registers(self) -> int:
-        """Most registers of a thread with which a block fits a multiprocessor."""
-        return min(REGISTERS // (THREADS + self.players) // 8 * 8, 255)
+        """Most registers of a thread with which a block can be launched."""
+        return most_registers(THREADS + self.players)
 
     @property
     def fits(self) -> bool:

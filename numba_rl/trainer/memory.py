@@ -125,7 +125,7 @@ def estimate(config: Config, bars: int, features: int, device: torch.device, *, 
     if config.algorithm == "dqn":
         networks, update = _dqn(config, width, device)
         if fused:  # states are built for the transitions, by way of their market features; the table in bf16, weights as packed
-            collector += 8 * width * episodes * (steps + 1 + finals)
+            update += 8 * width * episodes * (steps + 1 + finals)
             market += 2 * bars * (width + 32)
             networks += 32 * q_layout(features, config.dqn.hidden, config.dqn.head, ACTIONS).starts[-1]
         tail = max(config.dqn.n_step - 1, 1) * episodes * (8 * width + 10)

@@ -60,7 +60,8 @@ def child(tmp_path):
 
     def run(program, cache="cache", gpu=False):
         (tmp_path / "program.py").write_text(program)
-        environment = os.environ | {"PYTHONPATH": str(tmp_path), "RLTRAIN_CACHE_DIR": str(tmp_path / cache)}
+        beside = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(beside), "RLTRAIN_CACHE_DIR": str(tmp_path / cache)}
         environment["NUMBA_ENABLE_CUDASIM"] = "0" if gpu else "1"
         done = subprocess.run(
             [sys.executable, "program.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False

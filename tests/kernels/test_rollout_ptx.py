@@ -3,7 +3,9 @@
 import re
 
 import pytest
-from ptx import MONEY, check_float64, check_inlined, compile_ptx
+from ptx import MONEY, assembled, check_float64, check_inlined, compile_ptx
+
+from numba_rl.gpu import most_registers
 
 SOURCE = """
     from numba import typeof
@@ -41,6 +43,13 @@ def ptx(request):
 def test_everything_is_inlined_and_stays_in_registers(ptx):
     assert len(ptx) in (1, 3)
     check_inlined(ptx)
+
+
+def test_blocks_can_be_launched_and_little_is_spilled(ptx):
+    capability = next(cc for cc in ((7, 5), (8, 6), (9, 0)) if "sm_{}{}".format(*cc) in ptx["block"])
+    most = most_registers(384)  # 256 of the network, a warp or two for each of the other roles
+    registers, spilled = assembled(ptx["block"], capability, most)
+    assert registers <= most == 168 and spilled <= (0 if capability == (9, 0) else 80)
 
 
 def test_float64_is_for_money_alone(ptx):

@@ -195,7 +195,7 @@ def test_plans_are_chosen_by_size_card_and_limits(monkeypatch):
     for episodes, groups in ((128, 1), (2112, 1), (2113, 2), (4224, 2), (8192, 4), (65536, 4)):
         assert plan_q(51, (256, 256), 128, episodes).groups == groups
     few, many = plan_q(51, (256, 256), 128, 128), plan_q(51, (256, 256), 128, 8192)
-    assert (few.players, few.registers, many.players, many.registers) == (32, 224, 64, 200)
+    assert (few.players, few.registers, many.players, many.registers) == (32, 168, 64, 168)
     assert plan_q(51, (256, 256), 128, 128, capability=(7, 5)) is None and plan_q(51, (), 128, 128) is None
     assert plan_q(51, (512, 512), 128, 8192).groups == 2 and plan_q(51, (1024, 1024), 512, 8192).groups == 1
     assert plan_q(51, (2048,), 128, 128) is None and plan_q(300, (64,), 64, 8192).groups == 2

@@ -13,7 +13,7 @@ EVERYTHING = {
 }  # fmt: skip
 RUIN = {"leverage": 30.0, "fill_at": "close"}
 MANY_PRICES = random_bars(np.random.default_rng(5), 3000, 0.003)  # for a GPU
-MANY_SETTINGS = {"default": {}, "everything": EVERYTHING, "ruin": {"leverage": 40.0, "fill_at": "close"}}
+MANY_SETTINGS = {"default": {}, "everything": EVERYTHING, "ruin": {"leverage": 200.0, "fill_at": "close"}}
 
 
 def config(length=6, seed=1, reward=None, **market):

@@ -66,7 +66,12 @@ def test_estimates_are_within_a_tenth_of_what_a_trainer_keeps(market, kind):
 
 @pytest.mark.skipif(not gpu.SIMULATED, reason="the simulator's CPU tensors stand for those of a GPU")
 def test_estimates_of_the_written_out_trainers(market, monkeypatch):
+    from numba_rl.collect import fused_q
+    from numba_rl.collect.experience import Chooser, Experience
     from numba_rl.collect.fused import FusedCollector
+    from numba_rl.kernels.q_layout import q_layout
+    from numba_rl.kernels.rollout_q import QPlan
+    from numba_rl.rules.actions import ACTIONS
     from numba_rl.trainer.dqn_fused import FusedLearner
     from numba_rl.trainer.dqn_networks import build_q_network
     from numba_rl.trainer.fused_ppo import FusedPpo
@@ -75,12 +80,17 @@ def test_estimates_of_the_written_out_trainers(market, monkeypatch):
     trainer = FusedPpo(config, FusedCollector(market, config, device="cpu", form="block"))
     found = memory.estimate(config, len(market), FEATURES, CPU, fused=True)
     assert found.kept == pytest.approx(kept_bytes(trainer), rel=0.1)
-    config = settings.replace(Config(), {"algorithm": "dqn", "replay.capacity": 2000})
+    config = settings.replace(Config(), {"algorithm": "dqn", "replay.capacity": 2000, "episodes.launch": 64})
     collector = BatchedCollector(market, config)
     dqn = Dqn(config, collector, market.regime)
     dqn.learner = FusedLearner(build_q_network(config, FEATURES), config, dqn.replay)
     monkeypatch.setattr(memory.dqn_fused, "fits", lambda config, device: True)
     assert memory.estimate(config, len(market), FEATURES, CPU).kept == pytest.approx(kept_bytes(dqn), rel=0.1)
+    monkeypatch.setattr(fused_q, "why_not_fused", lambda config, features, device: None)
+    plan = QPlan(q_layout(FEATURES, config.dqn.hidden, config.dqn.head, ACTIONS), 1)
+    dqn.collector = fused_q.FusedQCollector(market, config, device="cpu", plan=plan)
+    dqn.chooser, dqn.experience = Chooser(dqn.collector, config.dqn, market.regime, 0, 1), Experience(dqn.collector, config.dqn.n_step, 0.99)
+    assert memory.estimate(config, len(market), FEATURES, CPU, fused=True).kept == pytest.approx(kept_bytes(dqn), rel=0.1)
 
 
 @pytest.mark.gpu
@@ -94,7 +104,9 @@ def test_estimates_on_a_gpu(market, kind):
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     trainer = session._trainer(config, market, device, None)
-    found = memory.estimate(config, len(market), FEATURES, device, fused=kind == "fused")
+    fused = not isinstance(trainer.collector, BatchedCollector)
+    assert fused == (kind != "ppo")
+    found = memory.estimate(config, len(market), FEATURES, device, fused=fused)
     assert torch.cuda.memory_allocated() - before == pytest.approx(found.kept, rel=0.1)
     trainer.epoch()
     torch.cuda.synchronize()
