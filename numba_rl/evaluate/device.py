@@ -1,6 +1,7 @@
 """Many windows of one policy on a GPU in one launch, for actors that a kernel holds (kernels.backtest_policy)."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -35,17 +36,32 @@ def can_play(network, device: str | torch.device = "cuda") -> bool:
     if layers is None or gpu.SIMULATED or not (torch.cuda.is_available() and gpu.available()):
         return False
     hidden = (layers[0].shape[0], layers[2].shape[0])
-    return torch.cuda.get_device_capability(device) >= TENSOR_CORES and tiles_of(layers[0].shape[1] - 3, hidden, slope=network.leaky_slope) is not None
+    return (
+        torch.cuda.get_device_capability(device) >= TENSOR_CORES
+        and tiles_of(layers[0].shape[1] - 3, hidden, slope=network.leaky_slope) is not None
+    )
+
+
+class Outputs(NamedTuple):
+    """What a launch writes, on the device (W windows, S steps of the longest); rows past a window's steps are left alone."""
+
+    equity: torch.Tensor  # float64 [S, W], net at each mark
+    actions: torch.Tensor  # int8 [S, W]
+    totals: torch.Tensor  # float64 [W, 6]: TOTALS
+    steps: torch.Tensor  # int32 [W]
+    status: torch.Tensor  # int32 [W]: 1 + the first step without a valid choice, or 0
 
 
 class GpuWindows:
-    """Windows of one policy, laid out on a GPU: `launch` plays them all.
+    """Windows of one policy, laid out on a GPU: `launch` plays them all into `outputs`.
 
-    equity float64 [S, W] net at each mark, actions int8 [S, W], totals float64 [W, 6] (TOTALS), steps and status int32 [W]; on
-    the device, written by `launch`. The network is one that `can_play` accepts; its choices are those of its fp16 form.
+    The network is one that `can_play` accepts; its choices are those of its fp16 form. In the simulator device is "cpu". groups:
+    16 or 32 windows a warp (1 or 2); None: by how many there are.
     """
 
-    def __init__(self, market: Market, ranges: Sequence[Range], network, config: Config, device: str | torch.device = "cuda"):
+    def __init__(
+        self, market: Market, ranges: Sequence[Range], network, config: Config, device: str | torch.device = "cuda", *, groups=None
+    ):
         self.device = torch.device(device)
         layers = layers_of(network)
         features = market.features.shape[1]
@@ -70,35 +86,41 @@ class GpuWindows:
         table[:, :features] = put(market.features, torch.float32)
         self.table = table.view(torch.int32)
         self.starts, self.stops = put(starts, torch.int32), put(stops, torch.int32)
-        self.equity = zeros(longest, count, dtype=torch.float64)
-        self.actions = zeros(longest, count, dtype=torch.int8)
-        self.totals = zeros(count, len(TOTALS), dtype=torch.float64)
-        self.steps, self.status = (zeros(count, dtype=torch.int32) for _ in range(2))
+        self.outputs = Outputs(
+            zeros(longest, count, dtype=torch.float64),
+            zeros(longest, count, dtype=torch.int8),
+            zeros(count, len(TOTALS), dtype=torch.float64),
+            *(zeros(count, dtype=torch.int32) for _ in range(2)),
+        )
         self.words, self.biases = zeros(self.tiles.words, dtype=torch.int64), zeros(self.tiles.biases, dtype=torch.float32)
-        wide = count >= WIDE_FROM * torch.cuda.get_device_properties(self.device).multi_processor_count
-        self.groups, self.warps, registers = (2, 4, 128) if wide else (1, 1, None)
+        self.groups = groups or (2 if count >= WIDE_FROM * _multiprocessors(self.device) else 1)
+        self.warps, registers = (4, 128) if self.groups == 2 else (1, None)
         self.kernel = backtest_kernel(self.tiles, pattern_of(self.rules), greedy, registers)
         self.settings = Launch(config.train.seed, 0, 0, int(greedy), 0, 1.0)
-        self._outputs = [gpu.view(tensor) for tensor in (self.equity, self.actions, self.totals, self.steps, self.status)]
+        self._outputs = [gpu.view(tensor) for tensor in self.outputs]
         self._inputs = [gpu.view(tensor) for tensor in (self.table.view(torch.uint32), self.prices, self.starts, self.stops)]
         self._layers = [gpu.view(layer) for layer in self.layers]
         self._packed = gpu.view(self.words.view(torch.uint64)), gpu.view(self.biases)
 
     def launch(self) -> None:
         """Play all windows; nothing waits for the host."""
-        stream = gpu.stream(torch.cuda.current_stream(self.device).cuda_stream)
+        stream = 0 if gpu.SIMULATED else gpu.stream(torch.cuda.current_stream(self.device).cuda_stream)
         launch_backtest(
             self.kernel, self.tiles, self._layers, self._packed, *self._inputs, self._outputs, self.settings, self.rules,
             groups=self.groups, warps=self.warps, stream=stream,
         )  # fmt: skip
 
 
+def _multiprocessors(device: torch.device) -> int:
+    return 1 if gpu.SIMULATED else torch.cuda.get_device_properties(device).multi_processor_count
+
+
 def actions_on_gpu(market: Market, ranges: Sequence[Range], network, config: Config) -> np.ndarray:
     """The policy's actions int32 [S, W] in every window, 0 after a window's end. UserError: the policy gives NaN."""
     windows = GpuWindows(market, ranges, network, config)
     windows.launch()
-    status = windows.status.cpu().numpy()
+    status = windows.outputs.status.cpu().numpy()
     if status.any():
         w = int(np.argmax(status > 0))
         raise UserError(f"the policy gave NaN in window {w} at step {int(status[w]) - 1}; it is broken, evaluate an earlier checkpoint")
-    return windows.actions.cpu().numpy().astype(np.int32)
+    return windows.outputs.actions.cpu().numpy().astype(np.int32)

@@ -7,9 +7,21 @@ from typing import NamedTuple
 
 import numpy as np
 
+from numba_rl.evaluate.backtest import decision_range, play_actions
 from numba_rl.evaluate.ledger import Ledger
-from numba_rl.kernels.backtest_policy import FEES, FILLS, FINANCING, SPREAD_COST, TOTALS, TRADED
+from numba_rl.kernels.backtest_policy import FEES, FILLS, FINANCING, MAX_DRAWDOWN, SPREAD_COST, TOTALS, TRADED
 from numba_rl.rules.parameters import rules_of
+
+# What the backtest kernel is tried on: every kind of cost and fill, ruin, episodes shorter than a window, and drawn actions.
+GAMES = {
+    "default": {},
+    "dear": {"market.spread_bps": 5.0, "market.financing_rate": 0.3, "market.min_fee": 1.0, "market.tick": 0.01, "market.lot": 0.5},
+    "close": {"market.fill_at": "close", "market.leverage": 3.0, "market.drift_tolerance": 0.05, "market.multiplier": 50.0},
+    "units": {"market.sizing": "units", "market.max_position": 3000.0, "market.fill_simulation": False, "market.taker_bps": -1.0},
+    "ruin": {"market.leverage": 30.0, "market.fill_at": "close", "market.equity_floor": 970_000.0},
+    "softmax": {"evaluate.policy": "softmax"},
+    "episodes": {"market.leverage": 20.0, "episodes.length": 3},
+}  # fmt: skip
 
 
 class Fill(NamedTuple):
@@ -94,16 +106,41 @@ def assert_same_trades(backtest, expected: Account, scale: float) -> int:
     return len(trades.net)
 
 
-def assert_fills(equity, totals, expected: Account) -> None:
+def assert_fills(equity, totals, expected: Account, market) -> None:
     """A window of the backtest kernel did what the ledger did: equity [n] after each step, and totals (TOTALS) of all fills.
 
-    The multiplier is 1.
+    market: the MarketConfig.
     """
-    np.testing.assert_allclose(equity, expected.equity, rtol=1e-12)
-    fills = expected.fills
+    capital = market.initial_capital
+    np.testing.assert_allclose(equity, expected.equity, rtol=1e-12, atol=1e-12 * capital)
+    fills, marks = expected.fills, np.array([capital, *expected.equity])
+    peaks = np.maximum.accumulate(marks)
     found = {
         FEES: sum(fill.fee for fill in fills), SPREAD_COST: sum(fill.spread_cost for fill in fills), FINANCING: sum(expected.financing),
-        TRADED: sum(abs(fill.units * fill.price) for fill in fills), FILLS: expected.orders,
+        TRADED: sum(abs(fill.units * fill.price) for fill in fills) * market.multiplier, FILLS: expected.orders,
+        MAX_DRAWDOWN: ((peaks - marks) / peaks).max(),
     }  # fmt: skip
     for column, value in found.items():
-        np.testing.assert_allclose(totals[column], value, rtol=1e-9, atol=1e-9, err_msg=TOTALS[column])
+        absolute = 1e-12 if column == MAX_DRAWDOWN else 1e-9
+        np.testing.assert_allclose(totals[column], value, rtol=1e-9, atol=absolute, err_msg=TOTALS[column])
+
+
+def assert_windows(outputs, market, ranges, config, some) -> tuple[list, int]:
+    """Windows `some` of a GpuWindows' outputs are the ledger's: every mark, all totals, and each round trip of their replay.
+
+    Returns (the Backtests of the replay, the number of round trips).
+    """
+    equity, actions, totals, steps, status = (tensor.cpu().numpy() for tensor in outputs)
+    assert not status.any()
+    chosen = np.ascontiguousarray(actions[:, some], np.int32)
+    replay = play_actions(market, [ranges[w] for w in some], chosen, config, names=[f"window {w}" for w in some])
+    trips = 0
+    for k, w in enumerate(some):
+        start, stop = decision_range(ranges[w])
+        expected = account(config, market.bars_per_year, market.prices, start, stop, chosen[:, k])
+        n = len(expected.equity)
+        assert steps[w] == n and replay[k].terminated == expected.terminated
+        assert not equity[n:, w].any() and not actions[n:, w].any()  # zeros before the launch: left alone
+        assert_fills(equity[:n, w], totals[w], expected, config.market)
+        trips += assert_same_trades(replay[k], expected, config.market.initial_capital)
+    return replay, trips
