@@ -30,8 +30,8 @@ class Backtest:
     there is none. target, exposure [n]: asked for, and held after the fill. position [n] units after the fill. price [n]
     of the fill before the spread, the close where nothing filled. traded [n] units. fee, spread_cost, financing [n]
     money, those of an exit included. reward float32 [n]. terminated: ruined, the arrays end there. closed_at_end: an open
-    position was closed at the last close, at cost. exit_notional [n]: money of forced exits within the arrays, None: none but
-    the one at the end that the two flags tell of.
+    position was closed at the last close, at cost. exit_notional [n]: money of exits that were forced (a ruin, a window's end),
+    None: none but the one at the end that the two flags tell of, at the last close.
     """
 
     timestamp: np.ndarray
@@ -69,6 +69,25 @@ def evaluation_rules(config: Config, market: Market) -> Rules:
 def decision_range(window: Range) -> Range:
     """The bars that a window is played on: from the bar before its start, so that its first bar's profit counts."""
     return Range(max(window.start - 1, 0), window.stop)
+
+
+class AccountingError(RuntimeError):
+    """An equity that its own fills do not explain: a defect of the rules, never something to carry on with."""
+
+
+def require_accounting(equity, close, units, price, cost, financing, multiplier, name) -> None:
+    """AccountingError unless equity = initial capital + realised + unrealised profit - costs after every step, within 1e-9 of it.
+
+    equity, close float64 [n + 1]; two fills a step, its order's and its exit's: units signed, price before the spread and cost
+    (fee and spread) float64 [2 n], units 0 where nothing filled; financing [n].
+    """
+    paid = np.where(units != 0.0, units * price, 0.0) * multiplier + cost
+    cash = equity[0] - np.cumsum(paid)[1::2] - np.cumsum(financing)
+    wanted = cash + np.cumsum(units)[1::2] * close[1:] * multiplier
+    broken = ~(np.abs(equity[1:] - wanted) <= 1e-9 * np.maximum.accumulate(np.maximum(np.abs(cash), equity[0])))
+    if broken.any():
+        t = int(np.argmax(broken))
+        raise AccountingError(f"{name}: after step {t} the equity is {equity[t + 1]!r}, but its fills make {wanted[t]!r}")
 
 
 class _Windows:
@@ -136,6 +155,8 @@ class _Windows:
         cost = np.stack(
             [row[:, kernel.FEE] + row[:, kernel.SPREAD_COST], row[:, kernel.EXIT_FEE] + row[:, kernel.EXIT_SPREAD_COST]], 1
         ).ravel()
+        exits = row[:, kernel.EXIT_UNITS] * np.where(row[:, kernel.EXIT_UNITS] != 0.0, row[:, kernel.EXIT_PRICE], 0.0)
+        require_accounting(equity, close, units, price, cost, financing, self.rules.multiplier, name)
         finished = window.start + n == window.stop - 1
         ended_by_exit = row[-1, kernel.EXIT_UNITS] != 0.0
         return Backtest(
@@ -160,6 +181,7 @@ class _Windows:
             name=name,
             multiplier=self.rules.multiplier,
             trades=round_trips(index, units, price, cost, financing, close[-1], self.rules.multiplier),
+            exit_notional=np.abs(exits) * self.rules.multiplier,
         )
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import polars as pl
 
 from numba_rl.evaluate.backtest import Backtest
+from numba_rl.evaluate.metrics import exit_notional
 from numba_rl.evaluate.trades import fill_times
 from numba_rl.files import atomic_file
 
@@ -21,7 +22,8 @@ def equity_table(backtest: Backtest) -> pl.DataFrame:
 
 def trades_table(backtest: Backtest, fill_at: str) -> pl.DataFrame:
     """A row a round trip: the bars (UTC) of its first and last fill, then as ``trades.Trades``. fill_at: market.fill_at."""
-    times = dict(zip(("entry_time", "exit_time"), fill_times(backtest.trades, backtest.timestamp, fill_at), strict=True))
+    found = fill_times(backtest.trades, backtest.timestamp, fill_at, exit_notional(backtest))
+    times = dict(zip(("entry_time", "exit_time"), found, strict=True))
     stamps = {name: pl.Series(name, values).cast(pl.Datetime("ns", "UTC")) for name, values in times.items()}
     return pl.DataFrame({**stamps, **backtest.trades._asdict()})
 

@@ -26,11 +26,18 @@ class Trades(NamedTuple):
     is_open: np.ndarray
 
 
-def fill_times(trades: Trades, timestamp: np.ndarray, fill_at: str) -> tuple[np.ndarray, np.ndarray]:
-    """Stamps int64 ns of the bars of each trade's first and last fill. timestamp: of the points, int64 [n + 1]; fill_at as market.fill_at."""
+def fill_times(trades: Trades, timestamp: np.ndarray, fill_at: str, exits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Stamps int64 ns of the bars of each trade's first and last fill.
+
+    timestamp: of the points, int64 [n + 1]; fill_at as market.fill_at; exits [n]: not 0 in the steps that ended in a forced exit,
+    which is made on the bar of the step's mark whatever fill_at says.
+    """
     shift = 1 if fill_at == "next_open" else 0  # points from a step to the bar that fills its order
-    first, last = (np.minimum(index + shift, len(timestamp) - 1) for index in (trades.entry_index, trades.exit_index))
-    return timestamp[first], timestamp[last]
+    first = trades.entry_index + shift
+    closing = np.append(np.diff(trades.exit_index) != 0, True)[: len(first)]  # a step's last trade is the one that its exit ended
+    forced = closing & ~trades.is_open & (exits[trades.exit_index] != 0)
+    last = trades.exit_index + np.where(forced, 1, shift)
+    return timestamp[np.minimum(first, len(timestamp) - 1)], timestamp[np.minimum(last, len(timestamp) - 1)]
 
 
 def round_trips(index, units, price, cost, financing, last_close, multiplier) -> Trades:

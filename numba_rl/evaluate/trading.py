@@ -49,14 +49,15 @@ def _order_costs(agent: Backtest) -> Table:
     group = np.where(agent.action >= 0, agent.action % 9, -1)
     money, fee, spread = notional(agent), agent.fee, agent.spread_cost
     rows = []
-    group[exit_notional(agent) > 0] = 9  # costs there hold those of the exit and cannot be told apart
+    exits = exit_notional(agent) > 0
+    group[exits] = 9  # costs there hold those of the exit and cannot be told apart
     for k in range(10):
         these = group == k
         orders = int(np.count_nonzero(sent & these))
         traded, fees, lost = (float(part[these].sum()) for part in (money, fee, spread))
         if not orders and not traded:
             continue
-        last = "Last bar" if agent.exit_notional is None else "Last bars of windows"
+        last = "Last bars of windows" if np.count_nonzero(exits) > 1 else "Last bar"
         name = f"{last}, with the exit at the end" if k == 9 else f"{ORDER_NAMES[k // 3]}, {URGENCY_NAMES[k % 3]}"
         share = None if k == 9 or not orders else float(np.count_nonzero(filled & these)) / orders
         rate = (fees + lost) / traded * 1e4 if traded else None
@@ -149,7 +150,7 @@ def trades_section(agent: Backtest, fill_at: str) -> Section:
     blocks: list[Table | Markup] = [Table(["", *columns], rows, note=note)]
     order = np.argsort(-trades.net, kind="stable")
     few = 5 if len(order) >= 10 else max(len(order) // 2, min(len(order), 1))
-    entered, left = fill_times(trades, agent.timestamp, fill_at)
+    entered, left = fill_times(trades, agent.timestamp, fill_at, exit_notional(agent))
     extremes = [
         [
             "Long" if trades.side[k] > 0 else "Short",

@@ -11,6 +11,7 @@ from numba_rl.data.bars import Bars
 from numba_rl.data.market import load_market
 from numba_rl.data.windows import Range
 from numba_rl.evaluate.backtest import decision_range, play_actions
+from numba_rl.evaluate.metrics import exit_notional, notional
 from numba_rl.evaluate.trades import fill_times
 
 MINUTE = 60_000_000_000
@@ -37,7 +38,9 @@ def market():
 def test_every_trade_is_the_ledgers(market, name):
     config = settings.replace(Config(), GAMES[name])
     actions = np.random.default_rng(5).integers(0, 45, (700, len(WINDOWS))).astype(np.int32)
-    actions[1:] = np.where(np.random.default_rng(6).random((699, len(WINDOWS))) < 0.5, actions[:-1], actions[1:])  # some are held for a while
+    actions[1:] = np.where(
+        np.random.default_rng(6).random((699, len(WINDOWS))) < 0.5, actions[:-1], actions[1:]
+    )  # some are held for a while
     found = 0
     for w, backtest in enumerate(play_actions(market, WINDOWS, actions, config, names=list(map(str, WINDOWS)))):
         start, stop = decision_range(WINDOWS[w])
@@ -45,15 +48,24 @@ def test_every_trade_is_the_ledgers(market, name):
         assert backtest.terminated == expected.terminated
         np.testing.assert_allclose(backtest.equity[1:], expected.equity, rtol=1e-10)
         found += assert_same_trades(backtest, expected, config.market.initial_capital)
+        traded = sum(abs(fill.units * fill.price) for fill in expected.fills) * config.market.multiplier  # exits at their own price
+        assert notional(backtest).sum() == pytest.approx(traded, rel=1e-9)
         assert backtest.fee.sum() == pytest.approx(sum(fill.fee for fill in expected.fills), rel=1e-9)
     assert found > (5 if name == "ruin" else 200)
 
 
-def test_fills_are_stamped_with_the_bar_that_filled_them(market):
-    buy, sell = 38, 20  # long at market, flat at market
-    actions = np.array([[sell], [buy], [buy], [sell], [sell]], np.int32)
-    for fill_at, bars in (("next_open", (11, 13)), ("close", (10, 12))):
-        config = settings.replace(Config(), {"market.fill_at": fill_at})
-        backtest = play_actions(market, [Range(10, 15)], actions, config, names=[""])[0]
-        entered, left = fill_times(backtest.trades, backtest.timestamp, fill_at)
-        assert (entered.tolist(), left.tolist()) == ([market.timestamp[bars[0]]], [market.timestamp[bars[1]]])
+@pytest.mark.parametrize(
+    ("orders", "next_open", "close"),  # orders decided on the bars 9 to 13; bar 14 is the last
+    [
+        ("-bb--", [(11, 13)], [(10, 12)]),
+        ("-bbbb", [(11, 14)], [(10, 14)]),  # closed at the window's end, on its last bar either way
+        ("-bbbs", [(11, 14), (14, 14)], [(10, 13), (13, 14)]),  # turned by an order, then closed at the end
+    ],
+)
+def test_fills_are_stamped_with_the_bar_that_filled_them(market, orders, next_open, close):
+    kinds = {"b": 38, "-": 20, "s": 2}  # long, flat and short by an aggressive market order
+    actions = np.array([[kinds[order]] for order in orders], np.int32)
+    for fill_at, wanted in (("next_open", next_open), ("close", close)):
+        backtest = play_actions(market, [Range(10, 15)], actions, settings.replace(Config(), {"market.fill_at": fill_at}), names=[""])[0]
+        entered, left = fill_times(backtest.trades, backtest.timestamp, fill_at, exit_notional(backtest))
+        assert list(zip(entered, left, strict=True)) == [tuple(market.timestamp[list(pair)]) for pair in wanted]

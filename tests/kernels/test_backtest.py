@@ -50,12 +50,12 @@ def play(config, market, actor, windows=WINDOWS, groups=1):
 @pytest.mark.parametrize("name", GAMES)
 def test_choices_are_the_policys_and_money_is_the_ledgers(name):
     config = settings.replace(CONFIG, GAMES[name])
-    market, actor = market_of(name == "ruin"), network()
+    market, actor = market_of(name in ("ruin", "gap")), network()
     windows = GpuWindows(market, WINDOWS, actor, config, "cpu", groups=2 if name == "dear" else 1)
     check_windows(market, WINDOWS, windows, actor, config)
     replay, trips = assert_windows(windows.outputs, market, WINDOWS, config, list(range(len(WINDOWS))))
     assert trips > len(WINDOWS) and len(np.unique(np.concatenate([backtest.action for backtest in replay]))) > 2
-    assert any(backtest.terminated for backtest in replay) == (name == "ruin")
+    assert any(backtest.terminated for backtest in replay) == (name in ("ruin", "gap"))
 
 
 @pytest.mark.parametrize("name", ["default", "dear"])

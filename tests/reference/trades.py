@@ -19,6 +19,7 @@ GAMES = {
     "close": {"market.fill_at": "close", "market.leverage": 3.0, "market.drift_tolerance": 0.05, "market.multiplier": 50.0},
     "units": {"market.sizing": "units", "market.max_position": 3000.0, "market.fill_simulation": False, "market.taker_bps": -1.0},
     "ruin": {"market.leverage": 30.0, "market.fill_at": "close", "market.equity_floor": 970_000.0},
+    "gap": {"market.leverage": 60.0, "market.equity_floor": 970_000.0},  # ruined between two bars too
     "softmax": {"evaluate.policy": "softmax"},
     "episodes": {"market.leverage": 20.0, "episodes.length": 3},
 }  # fmt: skip
