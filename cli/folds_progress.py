@@ -24,7 +24,7 @@ class FoldsProgress(Watch):
         self._settings, self._total = config.train, total
         self.console = console or Console()
         self._left = total
-        self._done = 0  # in this session
+        self._done = self._failed = 0  # in this session
         self._courses: dict[Job, Course] = {}
         self._started = self._last_line = time.monotonic()
         self._live = Live(console=self.console, refresh_per_second=4) if self.console.is_terminal else None
@@ -60,22 +60,24 @@ class FoldsProgress(Watch):
     def ended(self, job: Job, outcome: Outcome) -> None:
         """Say in one line how it ended; a failure goes to standard error."""
         self._courses.pop(job)
+        self._failed += outcome.kind == "failed"
+        self._done += outcome.kind == "finished"
         self._draw()
         if outcome.kind == "failed":
             click.echo(f"error: {job.name}: {outcome.words}", err=True)
         elif outcome.kind == "finished":
-            self._done += 1
             result = outcome.result
             best = "" if result.best is None else f", best validation Sharpe per bar {result.best:+.4f}"
             self._say(f"{job.name}: {result.steps:,} steps in {clock(result.seconds)}{best}; {self._overall()}")
 
     def _overall(self) -> str:
         """Trainings done, and about how long the others take at this speed."""
-        done = f"{self._total - self._left + self._done} of {self._total} done"
+        done = f"{self._total - self._left + self._done} of {self._total} done" + (f", {self._failed} failed" if self._failed else "")
         parts = self._done + sum(course.done for course in self._courses.values())
-        if not parts or self._done == self._left:
+        left = self._left - self._failed - parts
+        if not parts or not left:
             return done
-        return f"{done}, about {clock((time.monotonic() - self._started) * (self._left - parts) / parts)} left"
+        return f"{done}, about {clock((time.monotonic() - self._started) * left / parts)} left"
 
     def _say(self, line: str) -> None:
         self.console.print(line, highlight=False, soft_wrap=True)
