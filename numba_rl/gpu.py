@@ -6,12 +6,12 @@ kernel written on them is the same source in both worlds. Nothing here imports t
 interface (a torch tensor, a CuPy array) becomes a kernel argument through `view`.
 """
 
-import types
-
 import numba
 import numpy as np
 from numba import config as numba_config
 from numba import cuda, float32, int32, int64, njit, uint32
+
+from numba_rl.kernel_cache import rebound
 
 SIMULATED = bool(numba_config.ENABLE_CUDASIM)
 FULL_MASK = 0xFFFFFFFF
@@ -91,15 +91,6 @@ class Both:
 def both(*uses):
     """Decorator for `Both`: `@both(helper_a, helper_b)`."""
     return lambda function: Both(function, uses)
-
-
-def rebound(function, names):
-    """A copy of a plain function whose globals `names` are replaced; unlike a closure, it can be cached on disk."""
-    copy = types.FunctionType(function.__code__, {**function.__globals__, **names}, function.__name__, function.__defaults__)
-    copy.__doc__ = function.__doc__
-    copy.__module__ = function.__module__
-    copy.__qualname__ = function.__qualname__
-    return copy
 
 
 def available() -> bool:

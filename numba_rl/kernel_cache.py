@@ -8,6 +8,7 @@ cache, with a warning.
 
 import hashlib
 import os
+import types
 import warnings
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -42,7 +43,17 @@ def cache_directory() -> Path:
 
 
 def cached(dispatcher):
-    """Give a module-level dispatcher (CPU or CUDA) the package's on-disk cache; returns the dispatcher."""
+    """Give a dispatcher (CPU or CUDA) the package's on-disk cache; returns it. Kernels of the simulator need none, and stay as they are.
+
+    What its closure holds is part of the cache's key. A function there is another one in every process, so that nothing would be
+    found again: it raises TypeError, and belongs into the globals (see `rebound`).
+    """
+    if not hasattr(dispatcher, "enable_caching"):
+        return dispatcher
+    function = dispatcher.py_func
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        if callable(cell.cell_contents) and not isinstance(cell.cell_contents, type):
+            raise TypeError(f"{function.__qualname__} cannot be kept on disk: its closure holds the function {name}")
     before = numba_config.CACHE_DIR
     numba_config.CACHE_DIR = str(cache_directory())
     try:
@@ -53,3 +64,13 @@ def cached(dispatcher):
     finally:
         numba_config.CACHE_DIR = before
     return dispatcher
+
+
+def rebound(function, names):
+    """A copy of a plain function whose globals `names` are replaced; unlike a closure over functions, it can be cached on disk."""
+    globals_ = {**function.__globals__, **names}
+    copy = types.FunctionType(function.__code__, globals_, function.__name__, function.__defaults__, function.__closure__)
+    copy.__doc__ = function.__doc__
+    copy.__module__ = function.__module__
+    copy.__qualname__ = function.__qualname__
+    return copy

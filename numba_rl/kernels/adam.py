@@ -22,6 +22,7 @@ from functools import lru_cache
 from numpy import float32
 
 from numba_rl.gpu import cuda, jit, warp_sum
+from numba_rl.kernel_cache import cached
 from numba_rl.kernels.bf16 import pack
 
 CHUNK = 2048  # weights of a norm block
@@ -33,6 +34,21 @@ def norm_blocks(weights, weight_split, tail, tail_split):
     """Blocks of the norm kernel, which is the length of `squares`."""
     sizes = ((weight_split, CHUNK), (weights - weight_split, CHUNK), (tail_split, COLUMNS), (tail - tail_split, COLUMNS))
     return sum((size + step - 1) // step for size, step in sizes)
+
+
+@cuda.jit(device=True)
+def block_sum(value, scratch, lanes, warps):
+    """Sum of `value` over the block, in every thread, added in a fixed order."""
+    value = warp_sum(value, scratch)
+    cuda.syncthreads()
+    if cuda.threadIdx.x % lanes == 0:
+        scratch[cuda.threadIdx.x // lanes] = value
+    cuda.syncthreads()
+    total = float32(0.0)
+    for other in range(warps):
+        total += scratch[other]
+    cuda.syncthreads()
+    return total
 
 
 @lru_cache
@@ -85,7 +101,7 @@ def make_kernels(lanes=32, warps=8):
                         total += sums[row, place]
                     tail_gradient[column] = total
                     square += total * total
-        total = block_sum(square, scratch)
+        total = block_sum(square, scratch, lanes, warps)
         if t == 0:
             if block == squares.shape[0]:
                 loss[0] = total
@@ -110,8 +126,8 @@ def make_kernels(lanes=32, warps=8):
                 own += squares[i]
             else:
                 other += squares[i]
-        first_norm = float32(math.sqrt(block_sum(own, scratch)))
-        second_norm = float32(math.sqrt(block_sum(other, scratch)))
+        first_norm = float32(math.sqrt(block_sum(own, scratch, lanes, warps)))
+        second_norm = float32(math.sqrt(block_sum(other, scratch, lanes, warps)))
         made = counts[turn]
         # NaN fails the comparison too
         finite = first_norm < float32(math.inf) and second_norm < float32(math.inf) and abs(loss[0]) < float32(math.inf)
@@ -152,17 +168,4 @@ def make_kernels(lanes=32, warps=8):
                     parameters[i] = kept * parameters[i] - rate / correction1 * m / (float32(math.sqrt(v / correction2)) + epsilon)
                 shadow[pair] = pack(parameters[2 * pair], parameters[2 * pair + 1])
 
-    def _block_sum(value, scratch):
-        value = warp_sum(value, scratch)
-        cuda.syncthreads()
-        if cuda.threadIdx.x % lanes == 0:
-            scratch[cuda.threadIdx.x // lanes] = value
-        cuda.syncthreads()
-        total = float32(0.0)
-        for other in range(warps):
-            total += scratch[other]
-        cuda.syncthreads()
-        return total
-
-    block_sum = cuda.jit(device=True)(_block_sum)
-    return jit(norm), jit(adam)
+    return cached(jit(norm)), cached(jit(adam))

@@ -242,7 +242,7 @@ def backtest_function(tiles: Tiles, pattern, greedy: bool, registers=None):
 def backtest_kernel(tiles: Tiles, pattern, greedy: bool, registers=None):
     """The compiled kernel. registers: at most so many a thread, None: any."""
     kernel = jit(backtest_function(tiles, pattern, greedy, registers), **({"max_registers": registers} if registers else {}))
-    return kernel if SIMULATED else cached(kernel)
+    return cached(kernel)
 
 
 def launch_backtest(kernel, tiles: Tiles, layers, packed, table, prices, starts, stops, outputs, launch, rules, *, groups=1, warps=1, stream=0):

@@ -10,6 +10,7 @@ b2 [m]. Launch: a thread a sample, weights in shared memory (17 KB for 35-64-32)
 from functools import cache
 
 from numba_rl.gpu import blocks_for, cuda, float32, jit, uint32
+from numba_rl.kernel_cache import cached
 
 FEATURES, CEILING, THREADS = 32, 0.1, 128
 
@@ -62,7 +63,7 @@ def curiosity_kernel(m, hidden):
             error += apart * apart
         bonus[sample] = min(error / float32(m), ceiling)
 
-    return jit(curiosity)
+    return cached(jit(curiosity))
 
 
 def launch_curiosity(features, bars, actions, layers, bonus, ceiling=CEILING, stream=0, threads=THREADS):

@@ -19,6 +19,7 @@ import math
 from numpy import float32
 
 from numba_rl.gpu import cuda, int32, jit, warp_max, warp_sum
+from numba_rl.kernel_cache import cached
 from numba_rl.kernels.bf16 import pack
 from numba_rl.kernels.replay_layout import TERMINATED
 
@@ -141,4 +142,4 @@ def make_dqn_loss(actions, columns, lanes=32, warps=8):
                 else:
                     losses[cuda.blockIdx.x, 0] = total
 
-    return jit(dqn_loss)
+    return cached(jit(dqn_loss))

@@ -19,6 +19,7 @@ from functools import cache
 from numba import njit
 
 from numba_rl.gpu import blocks_for, both, cuda, float32, int32, jit, rebound
+from numba_rl.kernel_cache import cached
 from numba_rl.kernels.slots import load_slot, store_slot
 from numba_rl.rules.barrier import no_barrier
 from numba_rl.rules.game import Slot
@@ -130,15 +131,17 @@ def update_on_cpu(state, exact, returns, bars, ends, portfolio, shaping, multipl
     conclude(state, exact, per_step, ended, slots, sums, best)
 
 
-begin_kernel = jit(rebound(begin_on_gpu, {"reset_slot": reset_slot.device, "reset_state": reset_state.device}))
-begin_cpu = njit(error_model="numpy")(rebound(begin_on_cpu, {"reset_slot": reset_slot.cpu, "reset_state": reset_state.cpu}))
-update_cpu = njit(error_model="numpy")(rebound(update_on_cpu, {"conclude": conclude.cpu, "equity_ratio": equity_ratio.cpu}))
+begin_kernel = cached(jit(rebound(begin_on_gpu, {"reset_slot": reset_slot.device, "reset_state": reset_state.device})))
+begin_cpu = cached(njit(error_model="numpy")(rebound(begin_on_cpu, {"reset_slot": reset_slot.cpu, "reset_state": reset_state.cpu})))
+update_cpu = cached(njit(error_model="numpy")(rebound(update_on_cpu, {"conclude": conclude.cpu, "equity_ratio": equity_ratio.cpu})))
+
+
+conclude_here, equity_here = conclude.device, equity_ratio.device
 
 
 @cache
 def update_kernels(threads):
     """(steps, combine) kernels for blocks of `threads`, a power of two: a block a step, then one block."""
-    conclude_here, equity_here = conclude.device, equity_ratio.device
 
     def steps(returns, bars, ends, per_step, ended):
         total = cuda.shared.array(threads, float32)
@@ -188,7 +191,7 @@ def update_kernels(threads):
                 result[k] = sums[k, 0]
             conclude_here(state, exact, per_step, ended, portfolio.shape[0], result, best[0])
 
-    return jit(steps), jit(combine)
+    return cached(jit(steps)), cached(jit(combine))
 
 
 def launch_begin(reset, ticket, state, portfolio, barrier, window, shaping, rules, stream=0, threads=THREADS):

@@ -52,7 +52,7 @@ def gae_on_gpu(rewards, values, ends, final_values, gamma, gae_lambda, advantage
 
 
 gae_cpu = cached(njit(error_model="numpy", parallel=True)(rebound(gae_all, {"gae_slot": gae_slot.cpu})))
-gae_kernel = jit(rebound(gae_on_gpu, {"gae_slot": gae_slot.device}))
+gae_kernel = cached(jit(rebound(gae_on_gpu, {"gae_slot": gae_slot.device})))
 
 
 def launch_gae(rewards, values, ends, final_values, gamma, gae_lambda, advantages, returns, stream=0, threads=64):

@@ -14,6 +14,7 @@ from functools import lru_cache
 from numpy import float32, int32
 
 from numba_rl.gpu import blocks_for, cuda, jit
+from numba_rl.kernel_cache import cached
 
 OUTSIDE = int32(-2)  # beside the kinds of `ends`
 
@@ -89,7 +90,7 @@ def gae_scan_kernel(slots, chunks, steps):
                     returns[first + k, e] = running + value[k]
             cuda.syncthreads()
 
-    return jit(gae_scan, launch_bounds=slots * chunks)
+    return cached(jit(gae_scan, launch_bounds=slots * chunks))
 
 
 def shape_for(length, count):

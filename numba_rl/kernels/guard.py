@@ -117,10 +117,12 @@ guard_cpu = cached(
 )
 
 
+judged, spread_over, written = judge.device, spread.device, write_spread.device
+
+
 @cache
 def guard_kernel(threads):
     """The kernel, launched as one block of `threads`."""
-    judged, spread_over, written = judge.device, spread.device, write_spread.device
 
     def guard(loss, norms, values, count, stop, thresholds, limits, counts, running, halted, figures, record):
         sums = cuda.shared.array((threads, 4), float32)
@@ -150,7 +152,7 @@ def guard_kernel(threads):
                 cuda.threadfence_system()  # the host must not see the number before what it stands for
                 record[counts[0] % 2, 6] = counts[0]
 
-    return jit(guard)
+    return cached(jit(guard))
 
 
 def launch_guard(loss, norms, values, count, stop, thresholds, limits, counts, running, halted, figures, record, stream=0, threads=THREADS):

@@ -18,6 +18,7 @@ from numba import int64
 from numpy import float32
 
 from numba_rl.gpu import both, cuda, jit, warp_sum
+from numba_rl.kernel_cache import cached
 from numba_rl.kernels.bf16 import high, low, pack
 from numba_rl.rules.permutation import permuted
 
@@ -135,4 +136,4 @@ def make_kernels(lanes=32):
             parts[minibatch, cuda.blockIdx.y, 0] = mean
             parts[minibatch, cuda.blockIdx.y, 1] = total
 
-    return jit(pick), jit(rows), jit(states), jit(moments)
+    return cached(jit(pick)), cached(jit(rows)), cached(jit(states)), cached(jit(moments))

@@ -154,9 +154,7 @@ def pack_actor(
         biases[index] = b3[action] * LOG2E if action < actions else float32(-math.inf)
 
 
-pack_kernel = jit(pack_actor)
-if not SIMULATED:
-    pack_kernel = cached(pack_kernel)
+pack_kernel = cached(jit(pack_actor))
 
 
 def launch_pack(tiles: Tiles, layers, words, biases, stream=0, threads=128):

@@ -18,6 +18,7 @@ from functools import cache
 import numpy as np
 
 from numba_rl.gpu import cuda, device, float32, int32, jit
+from numba_rl.kernel_cache import cached
 
 FIGURES = (
     "reward_mean", "reward_std", "reward_min", "reward_max", "reward_sharpe", "short", "half_short", "flat", "half_long", "long",
@@ -107,7 +108,7 @@ def monitor_kernel(threads):
                         tally[0, k] += counts[other, k]
                 report(number[0], mean[0], squares[0], low[0], high[0], tally, count, figures)
 
-    return jit(monitor)
+    return cached(jit(monitor))
 
 
 @device

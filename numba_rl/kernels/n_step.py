@@ -96,7 +96,7 @@ def _transitions_on_gpu(
 
 
 _transitions_cpu = cached(njit(error_model="numpy", parallel=True)(rebound(_transitions_all, {"transition": transition.cpu})))
-transitions_kernel = jit(rebound(_transitions_on_gpu, {"transition": transition.device}))
+transitions_kernel = cached(jit(rebound(_transitions_on_gpu, {"transition": transition.device})))
 
 
 def transitions_cpu(count, n, gamma, held, tail, rollout, out):

@@ -84,9 +84,9 @@ def _levels_on_gpu(out, counter, seed, network):
 
 
 noise_cpu = cached(njit(error_model="numpy")(rebound(_noise_all, {"noise_unit": noise_unit.cpu})))
-noise_kernel = jit(rebound(_noise_on_gpu, {"noise_unit": noise_unit.device}))
+noise_kernel = cached(jit(rebound(_noise_on_gpu, {"noise_unit": noise_unit.device})))
 levels_cpu = cached(njit(error_model="numpy")(rebound(_levels_all, {"level": level.cpu})))
-levels_kernel = jit(rebound(_levels_on_gpu, {"level": level.device}))
+levels_kernel = cached(jit(rebound(_levels_on_gpu, {"level": level.device})))
 
 
 def launch_noise(out, layers, units, counter, seed, network, stream=0, threads=THREADS):

@@ -8,6 +8,7 @@ torch.lerp rounds. A thread a pair. Cost: memory-bound, 14 n bytes.
 from functools import lru_cache
 
 from numba_rl.gpu import blocks_for, cuda, float32, jit
+from numba_rl.kernel_cache import cached
 from numba_rl.kernels.bf16 import pack
 
 THREADS = 256
@@ -29,7 +30,7 @@ def polyak_kernel():
                     target[i] = weights[i] - apart * (float32(1.0) - rate)
             shadow[pair] = pack(target[2 * pair], target[2 * pair + 1])
 
-    return jit(polyak)
+    return cached(jit(polyak))
 
 
 def launch_polyak(weights, left_out, rate, target, shadow, stream=0, threads=THREADS):

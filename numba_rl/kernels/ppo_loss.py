@@ -26,6 +26,7 @@ from functools import lru_cache
 from numpy import float32
 
 from numba_rl.gpu import cuda, group_max, group_sum, jit
+from numba_rl.kernel_cache import cached
 from numba_rl.kernels.bf16 import high, low, pack
 from numba_rl.kernels.minibatch import combined
 
@@ -215,4 +216,4 @@ def make_ppo_loss(actions, hidden_pairs, lanes=LANES, warps=GROUPS_A_BLOCK):
             else:
                 sums[cuda.blockIdx.x, column - columns] = total
 
-    return jit(ppo_loss)
+    return cached(jit(ppo_loss))

@@ -12,6 +12,7 @@ from numba import uint64
 from numpy import float32, uint32
 
 from numba_rl.gpu import both, cuda, jit
+from numba_rl.kernel_cache import cached
 from numba_rl.kernels.bf16 import high, low
 
 ROWS = 8  # rows of a block at a time
@@ -83,4 +84,4 @@ def make_relu_grad(lanes=32):
                     total += sums[other, place]
                 partial[cuda.blockIdx.y, offset + target] = total
 
-    return jit(relu_grad)
+    return cached(jit(relu_grad))

@@ -10,18 +10,22 @@ a counter in device memory, so that captured graphs go on around the ring. Cost:
 """
 
 import math
+from dataclasses import astuple
 from functools import lru_cache
 
 from numba import float64
 
 from numba_rl import gpu
 from numba_rl.gpu import cuda, float32, int32, int64
+from numba_rl.kernel_cache import cached
 from numba_rl.kernels import replay_layout as at
 from numba_rl.kernels.replay_layout import Layout
 from numba_rl.kernels.replay_rules import priority_of
 from numba_rl.kernels.replay_sample import RingViews
 from numba_rl.kernels.replay_sums import resum_top
+from numba_rl.kernels.settled import specialised
 
+resum = None  # a device function, bound anew for each layout
 _HELD = 4  # words of each state that a lane has under way at once
 # Warps take several rows each beyond this many blocks; no launch ever needs more threads than 32 bits count.
 _MAX_BLOCKS = 4 if gpu.SIMULATED else 4096
@@ -35,7 +39,6 @@ def rows_kernel(layout: Layout, warps: int):
     rounds = -(-width // lanes)
     held_rounds = min(_HELD, rounds)
 
-    @gpu.jit
     def insert_rows(states, next_states, actions, rewards, discounts, flags, errors, has_errors, skip, count, words, leaves,
                     top_peaks, counters, settings):  # fmt: skip
         scratch = cuda.shared.array(lanes, float64)
@@ -84,7 +87,7 @@ def rows_kernel(layout: Layout, warps: int):
                         )
                 leaves[slot] = priority
 
-    return insert_rows
+    return cached(gpu.jit(insert_rows))
 
 
 @lru_cache
@@ -94,9 +97,7 @@ def range_kernel(layout: Layout, warps: int):
     capacity, all_tops = layout.capacity, layout.tops
     threads = warps * lanes
     node_rounds = -(-node_fan // threads)
-    resum = resum_top(layout, warps)
 
-    @gpu.jit
     def resum_range(skip, count, leaves, sums, peaks, tops, top_peaks, counters, arrivals, advance):
         scratch = cuda.shared.array(lanes, float64)
         node_sums = cuda.shared.array(node_fan, float64)
@@ -128,7 +129,7 @@ def range_kernel(layout: Layout, warps: int):
             arrivals[0] = int32(0)
             counters[at.INSERTED] += advance
 
-    return resum_range
+    return cached(gpu.jit(specialised(resum_range, {"resum": resum_top(layout, warps)}, astuple(layout), warps)))
 
 
 def launch_resum(layout: Layout, ring: RingViews, skip: int, count: int, advance: int, stream, warps: int):

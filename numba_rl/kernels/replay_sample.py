@@ -10,6 +10,7 @@ still wait for their rows, which hides most of the exchange. It also advances th
 Cost: four dependent reads (tops, nodes, leaves, row) and an exchange between blocks, whatever the capacity.
 """
 
+from dataclasses import astuple
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -18,14 +19,17 @@ from numba import float64
 
 from numba_rl import gpu
 from numba_rl.gpu import cuda, float32, int32, int64, uint32
+from numba_rl.kernel_cache import cached
 from numba_rl.kernels import replay_layout as at
 from numba_rl.kernels.rank import rank_search
 from numba_rl.kernels.replay_layout import Layout
 from numba_rl.kernels.replay_rules import beta_at, raw_weight
 from numba_rl.kernels.replay_search import slot_search
+from numba_rl.kernels.settled import specialised
 from numba_rl.rules import philox
 
 _AHEAD = 8  # weights that a thread of the last block reads at once, so that their latencies overlap
+find = find_rank = None  # device functions, bound anew for each layout
 _HELD = 4  # row words a lane keeps in registers while the weights are exchanged; wider rows are finished afterwards
 
 
@@ -90,10 +94,7 @@ def sample_kernel(layout: Layout, mode: int, warps: int):
     words = layout.words // 2
     held_words = min(_HELD, -(-words // lanes))
     tops_a_lane = layout.padded_tops // lanes
-    find = slot_search(layout, True)
-    find_rank = rank_search(lanes)
 
-    @gpu.jit
     def sample(
         leaves, sums, tops, top_peaks, rows, counters, settings, arrivals, order, cumulated, ranked, seed, count, inverse,
         stacked, actions, rewards, discounts, flags, slots, raw, weights, stamp, peak,
@@ -187,7 +188,7 @@ def sample_kernel(layout: Layout, mode: int, warps: int):
             counters[at.BATCHES] += int64(1)
             counters[at.DRAWN] += int64(count)
 
-    return sample
+    return cached(gpu.jit(specialised(sample, {"find": slot_search(layout, True), "find_rank": rank_search(lanes)}, astuple(layout), mode, warps)))
 
 
 def launch_sample(layout: Layout, mode: int, ring: RingViews, batch: BatchViews, seed: int, stream, warps: int):
@@ -204,9 +205,7 @@ def launch_sample(layout: Layout, mode: int, ring: RingViews, batch: BatchViews,
 def locate_kernel(layout: Layout, warps: int):
     """The kernel that answers which slot lies under each of given masses."""
     lanes = layout.lanes
-    find = slot_search(layout, False)
 
-    @gpu.jit
     def locate(leaves, sums, tops, masses, count, slots):
         scratch = cuda.shared.array(lanes, float64)
         lane = int32(cuda.threadIdx.x % lanes)
@@ -216,7 +215,7 @@ def locate_kernel(layout: Layout, warps: int):
             if lane == int32(0):
                 slots[q] = slot
 
-    return locate
+    return cached(gpu.jit(specialised(locate, {"find": slot_search(layout, False)}, astuple(layout), warps)))
 
 
 def launch_locate(layout: Layout, ring: RingViews, masses, slots, stream, warps: int):

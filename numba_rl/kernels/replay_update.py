@@ -11,6 +11,7 @@ outside the filled ring, is left alone; all four are counted.
 """
 
 import math
+from dataclasses import astuple
 from functools import lru_cache
 
 import numpy as np
@@ -18,12 +19,15 @@ from numba import float64
 
 from numba_rl import gpu
 from numba_rl.gpu import cuda, float32, int32, int64
+from numba_rl.kernel_cache import cached
 from numba_rl.kernels import replay_layout as at
 from numba_rl.kernels.replay_layout import Layout
 from numba_rl.kernels.replay_rules import priority_of, rewritten
 from numba_rl.kernels.replay_sample import RingViews
 from numba_rl.kernels.replay_sums import resum_top
+from numba_rl.kernels.settled import specialised
 
+under = resum = None  # device functions, bound anew for each layout
 _AHEAD = 8  # samples that a thread reads at once, so that their latencies overlap
 _LISTED = 2048  # samples of one top that are listed; if more of a batch fall under one top, its block goes through all again
 
@@ -35,17 +39,15 @@ def update_kernel(layout: Layout, warps: int):
     threads = warps * lanes
     capacity, all_leaves, last_top = layout.capacity, layout.leaves, layout.tops - 1
     node_rounds = -(-node_fan // threads)
-    resum = resum_top(layout, warps)
 
     @gpu.device
-    def under(slot, first_leaf):
+    def place_under(slot, first_leaf):
         """Place of `slot` under the top whose slots begin at first_leaf; outside [0, top_leaves) it belongs to another top.
 
         Slots that no top has are one past the last top's places, for its block to count them.
         """
         return (slot if slot >= int64(0) and slot < int64(all_leaves) else int64(all_leaves)) - first_leaf
 
-    @gpu.jit
     def update(slots, errors, count, stamp, peak, skip, leaves, bits, sums, peaks, tops, top_peaks, counters, settings):
         if skip[0] != float32(0):  # the same for all threads
             return
@@ -146,7 +148,7 @@ def update_kernel(layout: Layout, warps: int):
         cuda.syncthreads()
         resum(top, listed, counts[1], node_sums, node_peaks, leaves, sums, peaks, tops, top_peaks, warp, lane, scratch)
 
-    return update
+    return cached(gpu.jit(specialised(update, {"under": place_under, "resum": resum_top(layout, warps)}, astuple(layout), warps)))
 
 
 def launch_update(layout: Layout, ring: RingViews, slots, errors, stamp, peak, skip, stream, warps: int):
@@ -164,7 +166,6 @@ def peak_kernel(layout: Layout):
     lanes = layout.lanes
     tops_a_lane = layout.padded_tops // lanes
 
-    @gpu.jit
     def find_peak(top_peaks, peak):
         scratch = cuda.shared.array(lanes, float64)
         lane = int32(cuda.threadIdx.x)
@@ -175,7 +176,7 @@ def peak_kernel(layout: Layout):
         if lane == int32(0):
             peak[0] = largest
 
-    return find_peak
+    return cached(gpu.jit(find_peak))
 
 
 def launch_peak(layout: Layout, ring: RingViews, peak, stream):

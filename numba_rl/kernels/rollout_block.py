@@ -537,4 +537,4 @@ def block_function(block: Block, pattern, base_reward=default_base):
 def block_kernel(block: Block, pattern, base_reward=None):
     """The compiled kernel; with a reward of the settings it is kept on disk."""
     kernel = jit(block_function(block, pattern, base_reward or default_base), max_registers=most_registers(block.threads))
-    return kernel if SIMULATED or base_reward is not None else cached(kernel)
+    return kernel if base_reward is not None else cached(kernel)

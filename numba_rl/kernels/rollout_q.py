@@ -205,7 +205,7 @@ def q_function(plan: QPlan, pattern, base_reward=default_base):
 def q_kernel(plan: QPlan, pattern, base_reward=None):
     """The compiled kernel; with a reward of the settings it is kept on disk."""
     kernel = jit(q_function(plan, pattern, base_reward or default_base), max_registers=plan.registers)
-    return kernel if SIMULATED or base_reward is not None else cached(kernel)
+    return kernel if base_reward is not None else cached(kernel)
 
 
 class QRollout:

@@ -36,7 +36,7 @@ def _route_on_gpu(q, held, volatility, out):
 
 
 route_cpu = cached(njit(error_model="numpy")(rebound(_route_all, {"route_row": route_row.cpu})))
-route_kernel = jit(rebound(_route_on_gpu, {"route_row": route_row.device}))
+route_kernel = cached(jit(rebound(_route_on_gpu, {"route_row": route_row.device})))
 
 
 def launch_route(q, held, volatility, out, stream=0, threads=64):

@@ -10,6 +10,7 @@ import math
 from numpy import float32
 
 from numba_rl.gpu import blocks_for, both, cuda, jit
+from numba_rl.kernel_cache import cached
 
 
 @both()
@@ -51,6 +52,7 @@ def greedy(logits, row, actions):
 draw_row = draw.device
 
 
+@cached
 @jit
 def sample_kernel(logits, uniforms, inverse_temperature, actions, log_probs):
     row = cuda.grid(1)

@@ -11,6 +11,7 @@ threads^2 values.
 from functools import cache
 
 from numba_rl.gpu import blocks_for, cuda, float32, jit
+from numba_rl.kernel_cache import cached
 
 THREADS = 1024
 
@@ -45,7 +46,7 @@ def scan_kernels(threads):
         if cuda.blockIdx.x > 0 and index < sums.shape[0]:
             sums[index] += totals[cuda.blockIdx.x - 1]
 
-    return jit(scan), jit(add)
+    return cached(jit(scan)), cached(jit(add))
 
 
 def levels(n: int, threads: int = THREADS) -> list[int]:

@@ -144,7 +144,7 @@ def _select_on_gpu(t, q, clock, portfolio, regime, actions, settings, seed, kind
 
 
 _select_cpu = cached(njit(error_model="numpy", parallel=True)(rebound(_select_all, {"select_slot": select_slot.cpu})))
-select_kernel = jit(rebound(_select_on_gpu, {"select_slot": select_slot.device}))
+select_kernel = cached(jit(rebound(_select_on_gpu, {"select_slot": select_slot.device})))
 
 
 def check_values(shape, slots, kind):

@@ -26,7 +26,7 @@ def shuffle_on_gpu(order, seed, turn):
 
 
 shuffle_cpu = cached(njit(error_model="numpy", parallel=True)(shuffle_all))
-shuffle_kernel = jit(shuffle_on_gpu)
+shuffle_kernel = cached(jit(shuffle_on_gpu))
 
 
 def launch_shuffle(order, seed, turn, stream=0, threads=256):

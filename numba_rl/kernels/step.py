@@ -180,8 +180,8 @@ def _compiled(play_function, keep) -> Steppers:
     return Steppers(
         wrap(njit(**cpu)(rebound(start_all, {"start_slot": start_slot.cpu}))),
         wrap(njit(**cpu)(rebound(step_all, {"step_slot": step.cpu}))),
-        jit(rebound(start_on_gpu, {"start_slot": start_slot.device})),
-        jit(rebound(step_on_gpu, {"step_slot": step.device})),
+        wrap(jit(rebound(start_on_gpu, {"start_slot": start_slot.device}))),
+        wrap(jit(rebound(step_on_gpu, {"step_slot": step.device}))),
     )
 
 

@@ -10,6 +10,7 @@ from numba import int64
 from numpy import float32
 
 from numba_rl.gpu import cuda, jit, warp_sum
+from numba_rl.kernel_cache import cached
 from numba_rl.kernels.bf16 import high, low
 
 
@@ -31,4 +32,4 @@ def make_value_head(lanes=32):
         if inside and lane == 0:
             values[first + row] = total + head[2 * hidden.shape[1]]
 
-    return jit(value_head)
+    return cached(jit(value_head))

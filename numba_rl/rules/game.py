@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from numba import njit
 
+from numba_rl.kernel_cache import rebound
 from numba_rl.rules.actions import exposure_index
 from numba_rl.rules.barrier import Barrier, no_barrier
 from numba_rl.rules.diversity import Window, empty_window, push
@@ -30,21 +31,21 @@ def settle(slot, portfolio, action, outcome, paid, close_next, rules):
     return Slot(portfolio, barrier, window, shaping), reward
 
 
-def make_play(base):
+base = default_base  # what `play` pays first; another one is bound by `make_play`
+
+
+@njit(error_model="numpy")
+def play(slot, action, close, open_next, high_next, low_next, close_next, step, rules):
+    """One step: (slot, outcome, reward). `step` counts from 0 in the episode; prices are of bars t and t + 1."""
+    portfolio, outcome = advance(slot.portfolio, action, close, open_next, high_next, low_next, close_next, rules)
+    paid = base(outcome, close, close_next, step, rules)
+    slot, reward = settle(slot, portfolio, action, outcome, paid, close_next, rules)
+    return slot, outcome, reward
+
+
+def make_play(base_reward):
     """`play` with another base reward compiled in (see `reward.user_base`)."""
-
-    @njit(error_model="numpy")
-    def play(slot, action, close, open_next, high_next, low_next, close_next, step, rules):
-        """One step: (slot, outcome, reward). `step` counts from 0 in the episode; prices are of bars t and t + 1."""
-        portfolio, outcome = advance(slot.portfolio, action, close, open_next, high_next, low_next, close_next, rules)
-        paid = base(outcome, close, close_next, step, rules)
-        slot, reward = settle(slot, portfolio, action, outcome, paid, close_next, rules)
-        return slot, outcome, reward
-
-    return play
-
-
-play = make_play(default_base)
+    return njit(error_model="numpy")(rebound(play.py_func, {"base": base_reward}))
 
 
 @njit(error_model="numpy")

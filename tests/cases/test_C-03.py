@@ -7,6 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from numba import njit
+
+from numba_rl.data.synthetic import generate
+from numba_rl.data.write import write_bars
+from numba_rl.kernel_cache import cached
 
 PACKAGE = Path(__file__).parents[2] / "numba_rl"
 UNITS, PRICE, RATE = 50.0, 100.0, 0.001  # a notional of 5000
@@ -52,6 +57,49 @@ route_cpu(np.ones((1, 5), np.float32), np.zeros(1), np.ones(1, np.float32), out)
 print([int(action) for action in np.flatnonzero(np.isfinite(out[0]))])
 """
 
+# Kernels compiled for a GPU that is not there: what is found in the cache, and what is put there.
+KERNELS = """
+import numba.cuda.codegen
+import numba.cuda.dispatcher as dispatcher
+from numba import types
+
+class Device:
+    compute_capability = (9, 0)
+
+class Context:
+    device = Device
+
+class Runtime:
+    def get_version(self):
+        return 13, 0
+
+dispatcher.get_current_device = Device
+numba.cuda.codegen.devices.get_context = Context
+numba.cuda.codegen.runtime.runtime = Runtime()
+
+from numba_rl.kernels import adam, gae
+from numba_rl.kernels.replay_layout import choose_layout
+from numba_rl.kernels.replay_sample import locate_kernel
+
+def array(element, dimensions=1):
+    return types.Array(element, dimensions, "C")
+
+f32, f64, i64 = types.float32, types.float64, types.int64
+floats, doubles, table = array(f32), array(f64), array(f32, 2)
+locate = floats, doubles, doubles, doubles, i64, array(i64)
+kernels = [
+    (gae.gae_kernel, (table, table, array(types.int16, 2), table, f32, f32, table, table)),
+    (adam.make_kernels()[0], (floats, table, floats, i64, i64, floats, table, floats, floats)),
+    (locate_kernel(choose_layout(1000, 54), 8), locate), (locate_kernel(choose_layout(500_000, 54), 8), locate),
+]
+found = []
+for kernel, signature in kernels:
+    found.append(kernel._cache.load_overload(signature, kernel.targetctx) is not None)
+    if not found[-1]:
+        kernel._cache.save_overload(signature, dispatcher._Kernel(kernel.py_func, signature, **kernel.targetoptions))
+print(*found)
+"""
+
 
 @pytest.fixture
 def child(tmp_path):
@@ -59,7 +107,9 @@ def child(tmp_path):
     shutil.copytree(PACKAGE, tmp_path / "numba_rl", ignore=shutil.ignore_patterns("__pycache__"))
 
     def run(program, cache="cache", gpu=False):
-        (tmp_path / "program.py").write_text(program)
+        path = tmp_path / "program.py"
+        if not path.exists() or path.read_text() != program:  # its time is part of what CUDA's functions are found by
+            path.write_text(program)
         beside = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(beside), "RLTRAIN_CACHE_DIR": str(tmp_path / cache)}
         environment["NUMBA_ENABLE_CUDASIM"] = "0" if gpu else "1"
@@ -104,6 +154,38 @@ def test_a_fee_in_another_module(child):
 @pytest.mark.gpu
 def test_a_fee_in_another_module_on_a_gpu(child):
     check_fees(child, ON_GPU, gpu=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+def test_a_second_start_compiles_nothing(rltrain, tmp_path, algorithm):
+    write_bars(tmp_path / "bars.parquet", generate("mean_reverting", 3000, 1).bars)
+    kept = []
+    for run in ("first", "second"):
+        done = rltrain(
+            "train", algorithm, "--data", "bars.parquet", "--out", run, "--device", "cuda", "--steps", "30000", "--set", "episodes.launch=64",
+            cwd=tmp_path, env={"RLTRAIN_CACHE_DIR": str(tmp_path / "cache")}, timeout=300,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        kept.append(sorted(path.name for path in (tmp_path / "cache").rglob("*.nbc")))
+    assert len(kept[0]) > 5 and kept[1] == kept[0]
+
+
+def test_kernels_are_found_by_another_process(child):
+    assert child(KERNELS, gpu=True)[0] == "False False False False"
+    assert child(KERNELS, gpu=True)[0] == "True True True True"
+    (child.folder / "numba_rl" / "extra.py").touch()
+    assert child(KERNELS, gpu=True)[0] == "False False False False"
+
+
+def test_a_closure_over_a_function_is_refused():
+    helper = njit(lambda x: x + 1)
+
+    def outer(x):
+        return helper(x)
+
+    with pytest.raises(TypeError, match="outer cannot be kept on disk: its closure holds the function helper"):
+        cached(njit(outer))
 
 
 def test_a_constant_of_the_rules_in_a_function_of_the_product(child):
