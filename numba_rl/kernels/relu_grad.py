@@ -2,8 +2,8 @@
 
 gradient uint64 [M, C]: four bf16 a word, rewritten as zero where hidden (uint64 [M, C], the layer's output) is not above
 zero; partial float32 [G, B]: row g gets the sums of block row g, from column `offset` on, so that the total is added later
-in a fixed order (no atomics). Launch: grid (ceil(C / lanes), G), block lanes x 8. Cost: memory-bound, 24 bytes a word; two
-rows are in flight a thread.
+in a fixed order (no atomics). Launch: grid (ceil(C / lanes), G), block lanes x 8. Cost: memory-bound, 24 bytes a word; four
+rows are in flight a thread, so that two blocks of a multiprocessor suffice to keep the memory busy.
 """
 
 from functools import lru_cache
@@ -16,6 +16,7 @@ from numba_rl.kernel_cache import cached
 from numba_rl.kernels.bf16 import high, low
 
 ROWS = 8  # rows of a block at a time
+FLYING = 4  # rows that a thread has on their way
 _SHIFT = 32
 
 
@@ -54,23 +55,20 @@ def make_relu_grad(lanes=32):
         c = float32(0.0)
         d = float32(0.0)
         if column < gradient.shape[1]:
-            for m in range(cuda.blockIdx.y * ROWS + row, rows, 2 * stride):
-                first = gradient[m, column]
-                first_output = hidden[m, column]
-                second = uint64(0)
-                second_output = uint64(0)
-                if m + stride < rows:
-                    second = gradient[m + stride, column]
-                    second_output = hidden[m + stride, column]
-                first = masked(first, first_output)
-                gradient[m, column] = first
-                if m + stride < rows:
-                    second = masked(second, second_output)
-                    gradient[m + stride, column] = second
-                a += low(uint32(first & uint64(0xFFFFFFFF))) + low(uint32(second & uint64(0xFFFFFFFF)))
-                b += high(uint32(first & uint64(0xFFFFFFFF))) + high(uint32(second & uint64(0xFFFFFFFF)))
-                c += low(uint32(first >> uint64(_SHIFT))) + low(uint32(second >> uint64(_SHIFT)))
-                d += high(uint32(first >> uint64(_SHIFT))) + high(uint32(second >> uint64(_SHIFT)))
+            words = cuda.local.array(FLYING, uint64)
+            outputs = cuda.local.array(FLYING, uint64)
+            for m in range(cuda.blockIdx.y * ROWS + row, rows, FLYING * stride):
+                for k in range(FLYING):  # past the end, the last row is read again: no branch between the reads
+                    words[k] = gradient[min(m + k * stride, rows - 1), column]
+                    outputs[k] = hidden[min(m + k * stride, rows - 1), column]
+                for k in range(FLYING):
+                    if m + k * stride < rows:
+                        word = masked(words[k], outputs[k])
+                        gradient[m + k * stride, column] = word
+                        a += low(uint32(word & uint64(0xFFFFFFFF)))
+                        b += high(uint32(word & uint64(0xFFFFFFFF)))
+                        c += low(uint32(word >> uint64(_SHIFT)))
+                        d += high(uint32(word >> uint64(_SHIFT)))
         sums[row, 4 * lane] = a
         sums[row, 4 * lane + 1] = b
         sums[row, 4 * lane + 2] = c
