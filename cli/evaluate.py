@@ -37,7 +37,7 @@ def evaluate(
     """Judge the policy of RUN on its test range, beside buy-and-hold, doing nothing, and chance.
 
     Writes RUN/evaluation/ (metrics.json, equity.parquet, trades.parquet; windows.csv and costs.csv where asked for) and
-    RUN/report.html. Each look at the test range is counted.
+    RUN/report.html. Each look at the test range that shows anything new is counted.
 
     Example: rltrain evaluate runs/first --walk-forward --test 30d --costs 0,1,2,4
     """

@@ -11,6 +11,8 @@ from numba_rl.rundir import RunDir
 def report(run: str, checkpoint: str | None) -> None:
     """Write RUN/report.html, one file that needs nothing else, and print its path.
 
+    Of what `rltrain evaluate` has shown before, this is no further look at the test range.
+
     Example: rltrain report runs/first
     """
     with RunDir.open(run) as opened:

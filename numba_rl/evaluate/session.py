@@ -1,10 +1,12 @@
 """Judging a trained run: its policy on the held-out range, beside the baselines, with the statistics and the report."""
 
+import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import msgspec
 import torch
 
 from numba_rl.config import Config
@@ -43,7 +45,7 @@ class Evaluation:
     statistics: Statistics
     checkpoint: str
     trials: int
-    looks: int  # how often the test range of this run was looked at, this time included
+    looks: int  # how many different results the test range of this run has shown, this one included
     sections: tuple[Section, ...] = ()  # further parts of the report
     lines: tuple[str, ...] = ()  # what they come to, for a terminal
 
@@ -77,8 +79,9 @@ def evaluate_run(
     also at these multiples of all costs: costs.csv. Both become sections of the report.
 
     config: the run's settings with changes of evaluate.* or market costs; default the run's own. checkpoint: best (default
-    where there is one), final or latest. The market is scaled as in training. Raises UserError without a checkpoint, and
-    where the file no longer holds the bars of the training.
+    where there is one), final or latest. The market is scaled as in training. meta.json counts how often the test range has shown
+    something new (test_looks): what it has shown before is computed again without being counted. Raises UserError without a
+    checkpoint, and where the file no longer holds the bars of the training.
     """
     config = config or run.config()
     name = checkpoint or next((kind for kind in CHECKPOINTS if (run.checkpoints / f"{kind}.safetensors").exists()), None)
@@ -90,7 +93,9 @@ def evaluate_run(
     known = meta.get("bars_digest")
     if known and known != market.bars_digest:
         raise UserError(f"{config.data.path}: these are not the bars that {run.path} was trained on; use the same file")
-    looks = int(meta.get("test_looks", 0)) + 1
+    seen = set(meta.get("test_seen", ()))
+    shown = looks_of(policy, config, walk_forward=walk_forward, costs=costs)
+    looks = int(meta.get("test_looks", 0)) + (not shown <= seen)
     trials = config.evaluate.trials or trials_beside(run.path, market.bars_digest)
     tables, sections, lines = {}, [], []
     if walk_forward:
@@ -105,7 +110,7 @@ def evaluate_run(
         sections.append(costs_section(played))
     evaluation = judge_policy(policy, market, config, checkpoint=name, trials=trials, looks=looks)
     evaluation = replace(evaluation, sections=tuple(sections), lines=tuple(lines))
-    run.update(test_looks=looks)
+    run.update(test_looks=looks, test_seen=sorted(seen | shown))
     write_tables(run.evaluation, evaluation)
     for title, table in tables.items():
         write_csv(run.evaluation / f"{title}.csv", table)
@@ -132,12 +137,28 @@ def judge_policy(policy, market: Market, config: Config, *, checkpoint: str, tri
         optimistic=not config.market.fill_simulation,
         seed=config.train.seed,
     )
-    chance = random_agents(
-        market, market.test, config, turnover=turnover_per_step(agent), paths=RANDOM_PATHS, seed=config.train.seed
-    )
+    chance = random_agents(market, market.test, config, turnover=turnover_per_step(agent), paths=RANDOM_PATHS, seed=config.train.seed)
     return Evaluation(
         config, market, agent, hold, flat(market, market.test, config), chance, figures, statistics, checkpoint, trials, looks
     )
+
+
+def looks_of(policy, config: Config, *, walk_forward: bool = False, costs: Sequence[float] = ()) -> set[str]:
+    """What an evaluation lets its user see of the test range, a digest for each account played there.
+
+    Two evaluations with the same weights under the same settings of the game show the same: statistics and pages may be made anew.
+    """
+    weights = hashlib.sha256()
+    for name, weight in sorted(policy.network.state_dict().items()):
+        weights.update(f"{name} {tuple(weight.shape)}".encode())
+        weights.update(weight.detach().cpu().contiguous().numpy().data)
+    known = msgspec.to_builtins(config)
+    drawn = [known["train"]["seed"], known["evaluate"]["temperature"]] if config.evaluate.policy == "softmax" else []
+    data = {name: value for name, value in known["data"].items() if name != "path"}
+    game = [weights.hexdigest(), data, known["market"], config.episodes.length, config.evaluate.policy, *drawn]
+    windows = [["windows", config.evaluate.test, config.evaluate.step]] if walk_forward else []
+    played = [["test"], *windows, *(["costs", multiple] for multiple in costs if multiple != 1)]
+    return {hashlib.sha256(json.dumps([game, what]).encode()).hexdigest()[:16] for what in played}
 
 
 def trials_beside(path: Path, bars_digest: str) -> int:
@@ -175,7 +196,9 @@ def report_run(run: RunDir, evaluation: Evaluation) -> Path:
     market, config, meta = evaluation.market, evaluation.config, run.meta()
     warnings = []
     if evaluation.looks > 1:
-        warnings.append(f"The test range of this run was looked at {evaluation.looks} times; each look makes its figures less out of sample.")
+        warnings.append(
+            f"The test range of this run was looked at {evaluation.looks} times; each look makes its figures less out of sample."
+        )
     data = ReportData(
         title=run.path.name,
         agent=evaluation.agent,
@@ -192,5 +215,3 @@ def report_run(run: RunDir, evaluation: Evaluation) -> Path:
     )
     write_report(run.report, data)
     return run.report
-
-
