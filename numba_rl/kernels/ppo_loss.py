@@ -25,7 +25,7 @@ from functools import lru_cache
 
 from numpy import float32
 
-from numba_rl.gpu import cuda, group_max, group_sum, jit
+from numba_rl.gpu import cuda, group_max, group_sum, jit, most_registers
 from numba_rl.kernel_cache import cached
 from numba_rl.kernels.bf16 import high, low, pack
 from numba_rl.kernels.minibatch import combined
@@ -216,4 +216,5 @@ def make_ppo_loss(actions, hidden_pairs, lanes=LANES, warps=GROUPS_A_BLOCK):
             else:
                 sums[cuda.blockIdx.x, column - columns] = total
 
-    return cached(jit(ppo_loss))
+    # Room for two blocks on a multiprocessor: with what the compiler would take, one, whose latencies nothing hides.
+    return cached(jit(ppo_loss, max_registers=most_registers(2 * lanes * warps)))

@@ -1,7 +1,9 @@
 """The kernels of the written-out PPO update as PTX: no float64, no local memory, the NaN check still there."""
 
 import pytest
-from ptx import arithmetic, compile_ptx
+from ptx import arithmetic, assembled, compile_ptx
+
+from numba_rl.gpu import most_registers
 
 SOURCE = """
 from numba_rl.kernels import adam, minibatch, polyak, ppo_loss, relu_grad
@@ -31,3 +33,6 @@ def test_ptx(capability):
     for name, ptx in compile_ptx(SOURCE, capability).items():
         assert not arithmetic(ptx, "f64"), (name, arithmetic(ptx, "f64"))
         assert ".local" not in ptx, f"{name} spills to local memory"
+        if name == "ppo_loss":
+            registers, spilled = assembled(ptx, capability, most_registers(2 * 256))
+            assert registers <= 128 and (spilled <= 100 or capability == (8, 6)), (registers, spilled)
