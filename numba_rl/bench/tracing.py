@@ -5,8 +5,10 @@ On a GPU host calls are counted from torch's trace of the CUDA runtime, and what
 
 import contextlib
 import json
+import re
 import statistics
 import time
+import warnings
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -138,6 +140,8 @@ def _traced(trainer, epochs, ranges, folder):
     on_gpu = trainer.device.type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
     with contextlib.ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings("ignore", "Warning: Profiler clears events", UserWarning)  # said of the profiler's schedules; this has none
         numba_calls = stack.enter_context(waits.counted()) if on_gpu else Counter()
         profile = stack.enter_context(torch.profiler.profile(activities=activities))
         numba_waits = _play(trainer, epochs, ranges, numba_calls)
@@ -152,9 +156,26 @@ def parts_of(events: Iterable, epochs: int, device: DeviceType) -> list[Part]:
     calls, us = Counter(), Counter()
     for event in events:
         if event.device_type == device and not event.is_user_annotation:
-            calls[event.name] += 1
-            us[event.name] += event.time_range.elapsed_us() if device == DeviceType.CUDA else event.self_cpu_time_total
+            name = plain_name(event.name)
+            calls[name] += 1
+            us[name] += event.time_range.elapsed_us() if device == DeviceType.CUDA else event.self_cpu_time_total
     return [Part(name, calls[name] / epochs, total / epochs) for name, total in us.most_common()]
+
+
+def plain_name(name: str) -> str:
+    """What the source calls one of this package's kernels, such as "minibatch.rows", from Numba's name for it; others as they are."""
+    if name.startswith("_ZN"):
+        parts, rest = [], name[3:]
+        while (found := re.match(r"\d+", rest)) is not None:
+            end = found.end() + int(found[0])
+            parts.append(rest[found.end() : end])
+            rest = rest[end:]
+    else:
+        parts = name.partition("[abi")[0].split("::")
+    if parts[:2] != ["numba_rl", "kernels"] or len(parts) < 4:
+        return name
+    module, kernel = parts[2], parts[-1].removesuffix(" ")
+    return module if kernel.startswith(module) else f"{module}.{kernel}"
 
 
 def host_in(events: Iterable, name: str, epochs: int, numba_waits: int = 0) -> Host:

@@ -112,6 +112,16 @@ class FakeDriver:
         return lambda *arguments: self.made.append((name, arguments))
 
 
+@pytest.mark.parametrize(("given", "plain"), [
+    ("numba_rl::kernels::minibatch::make_kernels::_3clocals_3e::rows[abi:v93][abi:cw51cXTL", "minibatch.rows"),
+    ("numba_rl::kernels::relu_grad::make_relu_grad::_3clocals_3e::relu_grad[abi:v8]", "relu_grad"),
+    ("_ZN8numba_rl7kernels12rollout_warp20rollout_warp_51_128_B2v1B4cw51Eff", "rollout_warp"),
+    ("nvjet_sm90_tst_128x256_64x4", "nvjet_sm90_tst_128x256_64x4"), ("void at::native::fill<float>(int)", "void at::native::fill<float>(int)"),
+])  # fmt: skip
+def test_kernels_have_the_names_of_the_source(given, plain):
+    assert tracing.plain_name(given) == plain
+
+
 def test_numba_s_waits_are_counted_and_still_made():
     driver = FakeDriver()
     with waits.counted(driver) as calls:
