@@ -34,12 +34,12 @@ def give_opinions(actor) -> None:
 
 @torch.no_grad()
 def log_policy(actor, states: torch.Tensor) -> torch.Tensor:
-    """Log-probabilities float64 [..., 45] of plain ReLU actors, computed in float64 from float32 states."""
+    """Log-probabilities float64 [..., 45] of an actor of dense layers, computed in float64 from float32 states."""
     x = states.double()
     for name in actor.layers:
         layer = getattr(actor, name)
         x = x @ layer.weight.double().T + layer.bias.double()
-        x = x if name == actor.layers[-1] else x.relu()
+        x = x if name == actor.layers[-1] else torch.nn.functional.leaky_relu(x, actor.leaky_slope)
     return torch.log_softmax(x, -1)
 
 
