@@ -68,7 +68,7 @@ part() {
         code=125
         echo "not run: no time is left in this stage" >>"$LOG"
     else
-        timeout --kill-after=10 "$limit" "$@" >>"$LOG" 2>&1
+        timeout --signal=INT --kill-after=10 "$limit" "$@" >>"$LOG" 2>&1 # an interrupted pytest still says what failed
         code=$?
     fi
     PARTS+=("{\"name\": \"$name\", \"code\": $code, \"seconds\": $((SECONDS - begun))}")
@@ -96,7 +96,7 @@ stage_tests() {
         marked=(-m gpu --collect-only -q)
         jobs=()
     fi
-    local options=(-p no:cacheprovider --durations=25)
+    local options=(-v -p no:cacheprovider --durations=25)
     if (($#)); then
         part tests 525 "$PYTHON" -m pytest "${marked[@]}" "${jobs[@]}" "${options[@]}" --junitxml="$WORK/tests.xml" "$@"
         return

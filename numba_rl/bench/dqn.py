@@ -9,12 +9,16 @@ from torch.nn import functional
 from numba_rl import settings
 from numba_rl.bench import games, plain
 from numba_rl.bench import replay as replays
+from numba_rl.bench.rollout import CHECKED_SLOTS, check_game
 from numba_rl.bench.rows import Row, require
 from numba_rl.bench.timing import Clock
+from numba_rl.collect.batched import BatchedCollector
 from numba_rl.config import Config, DqnConfig
+from numba_rl.data.market import Market
 from numba_rl.errors import UserError
 from numba_rl.replay import PrioritizedReplay
 from numba_rl.trainer import dqn_fused, session
+from numba_rl.trainer.dqn import Dqn
 from numba_rl.trainer.dqn_networks import HEADS, QNetwork, build_q_network
 from numba_rl.trainer.dqn_update import Learner
 from numba_rl.trainer.precision import resolve, tf32
@@ -27,6 +31,7 @@ EPOCH_GOALS = {(128, 500): 0.05}
 EPOCH_UPDATES = 500  # after a collection of EPOCH_GOALS; elsewhere the setting's number
 IN_GRAPH = 8  # updates
 TIMED = 3  # of each size
+TIE = 0.05  # of the values' deviation: what bf16 cannot tell apart
 
 
 def run(clock: Clock, sizes: Sequence[tuple[int, ...]]) -> Iterator[Row]:
@@ -135,8 +140,30 @@ def _values(network: QNetwork, states: torch.Tensor) -> torch.Tensor:
     x = states
     for name in (*network.hidden, "stream_layer"):
         x = linear(name, x).relu()
-    advantage = linear("advantage_output", x[:, network.head :])
-    return linear("value_output", x[:, : network.head]) + advantage - advantage.mean(1, keepdim=True)
+    advantage = linear("advantage_output", x[..., network.head :])
+    return linear("value_output", x[..., : network.head]) + advantage - advantage.mean(-1, keepdim=True)
+
+
+@torch.no_grad()
+def check_play(trainer: Dqn, market: Market, config: Config) -> dict[str, float]:
+    """Raises OutputError unless a launch without random actions is the game and the network's choices; the trainer explores no more.
+
+    choice_error: how far an action's float64 value lies below the best one, over the values' deviation.
+    """
+    collector, checks = trainer.collector, {}
+    trainer.chooser.settings[:2].zero_()  # epsilon
+    if isinstance(collector, BatchedCollector):
+        found = trainer._rollout()
+    else:
+        stepped = BatchedCollector(market, config, device=trainer.device)
+        stepped.load_state_dict(collector.state_dict())
+        found = trainer._rollout()
+        checks = check_game(collector, found, stepped, stepped.collect(None, actions=found.actions))
+    some = slice(0, CHECKED_SLOTS)
+    values = _values(trainer.network, found.states[:-1, some].double())
+    below = values.max(-1).values - values.gather(-1, found.actions[:, some].long()[..., None])[..., 0]
+    checks["choice_error"] = (below.max() / values.std()).item()
+    return require(checks["choice_error"] < TIE, "the collection", checks)
 
 
 def _epoch(clock: Clock, episodes: int, steps: int) -> Iterator[Row]:
@@ -155,6 +182,7 @@ def _epoch(clock: Clock, episodes: int, steps: int) -> Iterator[Row]:
     figures = trainer.statistics()
     checks = {"skipped": figures["losses/skipped"], "broken_slots": figures["rollout/broken_slots"]}
     require(not any(checks.values()) and figures["losses/updates"] == trainer.updates, "the epoch", checks)
+    checks |= check_play(trainer, market, config)
     naive = plain.PlainDqn(None, config.dqn, replays.WIDTH, clock.device)
     game = plain.Game(market, episodes, steps, clock.device)
     plain_collect = clock.time(lambda: game.play(naive.choose))

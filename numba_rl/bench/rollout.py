@@ -8,8 +8,8 @@ import torch
 from numba_rl.bench import games, plain
 from numba_rl.bench.rows import Row, require
 from numba_rl.bench.timing import Clock
-from numba_rl.collect.batched import BatchedCollector
-from numba_rl.collect.fused import FusedCollector
+from numba_rl.collect.batched import BatchedCollector, Rollout
+from numba_rl.collect.fused import CompactCollector, CompactRollout, FusedCollector
 from numba_rl.config import Config
 from numba_rl.data.market import Market
 from numba_rl.evaluate.parity import FLOAT32, random_actions, trace_collector, trace_ledger
@@ -57,7 +57,14 @@ def check_fused(market: Market, config: Config, collector: FusedCollector, actor
     """Raises OutputError unless the collector's first launch is the game, played by the steppers, with the draws of the network."""
     stepped = BatchedCollector(market, config, device=collector.device)
     found = collector.collect(actor)
-    truth = stepped.collect(actor, actions=found.actions)
+    checks = check_game(collector, found, stepped, stepped.collect(actor, actions=found.actions))
+    some = slice(0, CHECKED_SLOTS)
+    drawn = found.states[:-1, some], found.actions[:, some], found.log_probs[:, some]
+    return checks | games.check_draws(actor, *drawn, collector.seed, exact=collector.plan.form == "block")
+
+
+def check_game(collector: CompactCollector, found: CompactRollout, stepped: BatchedCollector, truth: Rollout) -> dict[str, float]:
+    """Raises OutputError unless a fused launch, `found`, is the game that the steppers played by the same actions, `truth`."""
     whole = [(found.bars, truth.bars), (found.ends, truth.ends), (found.finals, truth.finals)]
     whole += [(collector.slots[name], stepped.slots[name]) for name in ("clock", "window")]
     different = sum(int((one != other).sum()) for one, other in whole) + int(found.status.any())
@@ -69,10 +76,7 @@ def check_fused(market: Market, config: Config, collector: FusedCollector, actor
         "money_error": ((money - kept).abs() / money.abs().clamp_min(1)).max().item(),
     }
     sound = different == 0 and checks["reward_error"] < 1e-4 and checks["account_error"] < 1e-5 and checks["money_error"] < 1e-9
-    require(sound, "the rollout", checks)
-    some = slice(0, CHECKED_SLOTS)
-    drawn = truth.states[:-1, some], found.actions[:, some], found.log_probs[:, some]
-    return checks | games.check_draws(actor, *drawn, collector.seed, exact=collector.plan.form == "block")
+    return require(sound, "the rollout", checks)
 
 
 @torch.no_grad()
