@@ -26,7 +26,7 @@ def say_market(market: "Market") -> None:
 
 def work(config: Config, run: RunDir, market: "Market", *, resume: bool) -> None:
     """Train until done or asked to stop, and say how it ended. A signal exits with its code after everything was saved."""
-    from numba_rl.evaluate.session import validator
+    from numba_rl.evaluate.validation import validator
     from numba_rl.trainer import session
 
     started = time.monotonic()

@@ -34,7 +34,8 @@ from numba_rl.config import Config
 from numba_rl.data.market import load_market
 from numba_rl.data.synthetic import generate
 from numba_rl.evaluate.oracle import net_log_profit, oracle_for
-from numba_rl.evaluate.session import CHECKPOINTS, judge_policy, validator
+from numba_rl.evaluate.session import CHECKPOINTS, judge_policy
+from numba_rl.evaluate.validation import validator
 from numba_rl.rundir import RunDir
 from numba_rl.trainer import session
 from numba_rl.trainer.checkpoint import load_policy

@@ -17,7 +17,7 @@ from numba_rl.errors import UserError
 from numba_rl.evaluate.backtest import play_policy
 from numba_rl.evaluate.folds import training_market
 from numba_rl.evaluate.metrics import compute_metrics
-from numba_rl.evaluate.session import validator
+from numba_rl.evaluate.validation import validator
 from numba_rl.rundir import RunDir, is_run, read_meta
 from numba_rl.signals import StopRequest
 from numba_rl.trainer import session

@@ -2,28 +2,25 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import msgspec
-import torch
 
 from numba_rl.config import Config
 from numba_rl.data.market import Market, load_market
-from numba_rl.data.windows import Range
 from numba_rl.errors import UserError
 from numba_rl.evaluate.backtest import Backtest, play_policy
 from numba_rl.evaluate.baselines import buy_and_hold, flat, random_agents, turnover_per_step
 from numba_rl.evaluate.blocks import Section
 from numba_rl.evaluate.cost_sensitivity import costs_line, costs_section, costs_table, play_at_costs
-from numba_rl.evaluate.metrics import compute_metrics, rank_value, ratio_key
+from numba_rl.evaluate.metrics import compute_metrics, ratio_key
 from numba_rl.evaluate.report import ReportData, summarize_market, write_report
 from numba_rl.evaluate.statistics import Statistics, judge
 from numba_rl.evaluate.tables import equity_table, trades_table, write_csv, write_parquet
 from numba_rl.evaluate.windows import windows_line, windows_of_policy, windows_section, windows_table
 from numba_rl.files import atomic_write
-from numba_rl.rules.actions import ACTIONS
 from numba_rl.rundir import RunDir, is_run, read_meta
 from numba_rl.trainer.checkpoint import load_policy
 
@@ -48,21 +45,6 @@ class Evaluation:
     looks: int  # how many different results the test range of this run has shown, this one included
     sections: tuple[Section, ...] = ()  # further parts of the report
     lines: tuple[str, ...] = ()  # what they come to, for a terminal
-
-
-def validator(market: Market, config: Config) -> Callable:
-    """A function policy -> figure to be maximised: the Sharpe ratio on the validation range, -inf where it has none.
-
-    What it needs is compiled here: in the middle of a training a signal would have to wait for the compiler.
-    """
-    window = market.validation
-    if window.stop - window.start >= 2:
-        play_policy(market, [Range(window.start, window.start + 2)], lambda states: torch.zeros(len(states), ACTIONS), config)
-
-    def validate(policy) -> float:
-        return rank_value(compute_metrics(play_policy(market, [window], policy, config, names=["validation"])[0])["sharpe_per_bar"])
-
-    return validate
 
 
 def evaluate_run(

@@ -12,7 +12,8 @@ from numba_rl.data.market import load_market
 from numba_rl.evaluate.fold_jobs import jobs
 from numba_rl.evaluate.fold_training import Trained, train_folds
 from numba_rl.evaluate.folds import fitting_ranges, plan
-from numba_rl.evaluate.session import evaluate_run, validator
+from numba_rl.evaluate.session import evaluate_run
+from numba_rl.evaluate.validation import validator
 from numba_rl.rundir import RunDir
 from numba_rl.trainer import checkpoint, session
 

@@ -1,0 +1,66 @@
+"""What a training is told of its policy: the figure of the validation range, by the GPU's kernel where there is one that works."""
+
+import pytest
+import torch
+
+from numba_rl import settings
+from numba_rl.config import Config
+from numba_rl.data.market import load_market
+from numba_rl.data.synthetic import generate
+from numba_rl.evaluate import validation, windows
+from numba_rl.evaluate.backtest import play_policy
+from numba_rl.evaluate.metrics import compute_metrics
+from numba_rl.evaluate.validation import validator
+from numba_rl.trainer.checkpoint import Policy
+from numba_rl.trainer.networks import build_actor
+
+CONFIG = settings.replace(Config(), {"data.bars_per_year": 525_600.0})
+
+
+@pytest.fixture(scope="module")
+def market():
+    return load_market(CONFIG, generate("mean_reverting", 4000, 1).bars)
+
+
+def policy_of(market, seed):
+    network = build_actor(CONFIG, len(market.names), torch.Generator().manual_seed(seed))
+    with torch.no_grad():
+        network.policy_output.weight.mul_(100.0)
+    return Policy(network, CONFIG, market.scaling)
+
+
+def sharpe(market, policy):
+    return compute_metrics(play_policy(market, [market.validation], policy, CONFIG)[0])["sharpe_per_bar"]
+
+
+def test_it_is_the_sharpe_ratio_of_the_validation_range(market):
+    validate = validator(market, CONFIG)
+    found = [validate(policy_of(market, seed)) for seed in (1, 2)]
+    assert found == [sharpe(market, policy_of(market, seed)) for seed in (1, 2)] and found[0] != found[1]
+
+
+def test_a_gpu_that_fails_is_not_asked_again(market, monkeypatch):
+    asked = []
+
+    def broken(*arguments):
+        asked.append(arguments)
+        raise RuntimeError("CUDA_ERROR_LAUNCH_FAILED")
+
+    monkeypatch.setattr(windows, "can_play", lambda network: True)
+    monkeypatch.setattr(windows, "actions_on_gpu", broken)
+    validate = validator(market, CONFIG)
+    assert validate(policy_of(market, 1)) == sharpe(market, policy_of(market, 1)) and len(asked) == 1
+
+
+def test_dqn_is_played_on_the_host(market, monkeypatch):
+    monkeypatch.setattr(validation, "play_spans", None)
+    validate = validator(market, settings.replace(CONFIG, {"algorithm": "dqn"}))
+    assert validate(policy_of(market, 1)) == sharpe(market, policy_of(market, 1))
+
+
+@pytest.mark.gpu
+def test_the_kernel_s_figure_is_that_of_the_host_but_for_equal_choices(market, monkeypatch):
+    validate = validator(market, CONFIG)
+    monkeypatch.setattr(validation, "play_policy", None)
+    for seed in (1, 2):
+        assert validate(policy_of(market, seed)) == pytest.approx(sharpe(market, policy_of(market, seed)), rel=0.05, abs=0.01)
