@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from markupsafe import Markup
 
 from numba_rl.config import Config
 from numba_rl.data.market import Market
 from numba_rl.data.windows import Range, windows_within
 from numba_rl.errors import ConfigError
 from numba_rl.evaluate.backtest import Backtest, decision_range, play_actions, play_policy
-from numba_rl.evaluate.blocks import Figures, Section, Table, signed
+from numba_rl.evaluate.blocks import Figures, Section, Table, lines, signed
 from numba_rl.evaluate.charts import Line, bars_chart
 from numba_rl.evaluate.device import actions_on_gpu, can_play
 from numba_rl.evaluate.folds import window_length
@@ -74,12 +73,12 @@ def windows_of_policy(policy, market: Market, config: Config) -> list[Window]:
     if length is None:
         raise ConfigError('evaluate.test is not set; give --test, a number of bars ("5000") or a time ("30d")')
     spans = windows_within(market.timestamp, market.interval_ns, market.test, length, window_length(config, "step"))
-    played = _play_windows(policy, market, list(spans), config)
+    played = play_spans(policy, market, list(spans), config)
     holds = hold_windows(market, spans, config)
     return [Window(*row, {"window": k}) for k, row in enumerate(zip(spans, played, holds, strict=True))]
 
 
-def _play_windows(policy, market: Market, spans: list[Range], config: Config) -> list[Backtest]:
+def play_spans(policy, market: Market, spans: list[Range], config: Config) -> list[Backtest]:
     """All windows at once: choices on a GPU where there is one and the network fits its kernel, the ledger in float64 here."""
     network = getattr(policy, "network", None)
     if config.train.device == "cpu" or network is None or not can_play(network):
@@ -139,11 +138,6 @@ def windows_line(windows: Sequence[Window]) -> str:
 def _figures(windows: Sequence[Window]) -> tuple[list[Figures], list[Figures]]:
     """Metrics of the agent and of buy-and-hold, by window."""
     return [window.figures for window in windows], [compute_metrics(window.hold) for window in windows]
-
-
-def lines(first: str, last: str) -> Markup:
-    """Two ends of a span, one under the other."""
-    return Markup('<span class="span">{}<br>{}</span>').format(first, last)
 
 
 def beaten(own: np.ndarray, hold: np.ndarray) -> str:
