@@ -38,3 +38,8 @@ def signed(value: float | None, unit: str) -> str | Markup:
     if text == NOT_AVAILABLE or value == 0:
         return text
     return Markup('<span class="{}">{}</span>').format("good" if value > 0 else "bad", text)
+
+
+def lines(first: str, last: str) -> Markup:
+    """Two ends of a span, one under the other."""
+    return Markup('<span class="span">{}<br>{}</span>').format(first, last)

@@ -15,7 +15,7 @@ from numba_rl.config import Config
 from numba_rl.data.market import Market
 from numba_rl.data.windows import MIN_BARS, Fold, Length, Range, account, parse_length, untested, walk_forward
 from numba_rl.errors import ConfigError
-from numba_rl.evaluate.blocks import Section, Table
+from numba_rl.evaluate.blocks import Section, Table, lines
 from numba_rl.evaluate.formatting import span_text, time_text
 from numba_rl.evaluate.maps import folds_chart
 from numba_rl.evaluate.report import render_page
@@ -133,8 +133,8 @@ def folds_text(market: Market, folds: Sequence[Fold], config: Config) -> str:
     """Table and picture of the folds for a terminal."""
     table = folds_table(market, folds, config)
     widths = [max(len(str(row[k])) for row in [table.head, *table.rows]) for k in range(len(table.head))]
-    lines = ["  ".join(str(cell).rjust(width) for cell, width in zip(row, widths, strict=True)) for row in [table.head, *table.rows]]
-    lines += ["", "  ".join(f"{mark} {kind}" for kind, mark in MARKS.items())]
+    text = ["  ".join(str(cell).rjust(width) for cell, width in zip(row, widths, strict=True)) for row in [table.head, *table.rows]]
+    text += ["", "  ".join(f"{mark} {kind}" for kind, mark in MARKS.items())]
     edges = np.linspace(0, len(market), COLUMNS + 1).astype(np.int64)
     for number, fold in enumerate(folds):
         row = ["."] * COLUMNS
@@ -142,9 +142,9 @@ def folds_text(market: Market, folds: Sequence[Fold], config: Config) -> str:
             for column in range(COLUMNS):
                 if min(edges[column + 1], stop) > max(edges[column], start):
                     row[column] = MARKS[kind]
-        lines.append(f"{number:>{widths[0]}}  {''.join(row)}")
-    lines += ["", *(f"not tested: {line}" for line in untested_lines(market, [fold.test for fold in folds]))]
-    return "\n".join(lines)
+        text.append(f"{number:>{widths[0]}}  {''.join(row)}")
+    text += ["", *(f"not tested: {line}" for line in untested_lines(market, [fold.test for fold in folds]))]
+    return "\n".join(text)
 
 
 def folds_section(market: Market, folds: Sequence[Fold], config: Config) -> Section:
@@ -156,7 +156,9 @@ def folds_section(market: Market, folds: Sequence[Fold], config: Config) -> Sect
         note="Each row is one training with the test that follows it; the checkpoint is chosen on the validation bars.",
     )
     holes = [[line] for line in untested_lines(market, [fold.test for fold in folds])] or [["none"]]
-    return Section("Folds", [picture, folds_table(market, folds, config), Table((), holes, "Bars not tested", text=True)])
+    table = folds_table(market, folds, config)
+    rows = [[*row[:-2], *(lines(*str(span).split(" to ")) for span in row[-2:])] for row in table.rows]  # dates side by side are too wide
+    return Section("Folds", [picture, replace(table, rows=rows), Table((), holes, "Bars not tested", text=True)])
 
 
 def write_folds(path: str | Path, market: Market, folds: Sequence[Fold], config: Config) -> None:

@@ -27,7 +27,7 @@ def show(value: float | None, unit: str) -> str:
 
 def _plain(value: float, decimals: int) -> str:
     size = abs(value)
-    if size >= 1e9:
+    if size >= (1e12 if decimals == 0 else 1e9):
         return f"{value:.3e}"
     if size >= 1000:
         return f"{value:,.{min(decimals, 0 if size >= 10_000 else 1)}f}"

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from numba_rl.evaluate.paths import ABSOLUTE_NOISE, Paths, TradeTotals, drawdowns, ratio, sharpe, sortino
+from numba_rl.evaluate.trades import bars_held
 
 __all__ = [
     "METRICS",
@@ -321,7 +322,7 @@ def exit_notional(backtest) -> np.ndarray:
 def compute_metrics(backtest) -> dict[str, float | None]:
     """All ``METRICS`` of one ``Backtest``: key -> number or None (n/a)."""
     closed = ~np.asarray(backtest.trades.is_open, bool)
-    held = np.asarray(backtest.trades.exit_index) - np.asarray(backtest.trades.entry_index)
+    held = bars_held(backtest.trades, exit_notional(backtest))
     table = metrics_table(
         np.asarray(backtest.equity)[None],
         backtest.bars_per_year,

@@ -23,7 +23,7 @@ from numba_rl.evaluate import sections, trading
 from numba_rl.evaluate.backtest import Backtest
 from numba_rl.evaluate.blocks import Figures, Section, Table, signed
 from numba_rl.evaluate.formatting import NOT_AVAILABLE, chance, setting_text, show, span_text, time_text
-from numba_rl.evaluate.metrics import METRICS, MIN_YEARS, compute_metrics
+from numba_rl.evaluate.metrics import METRICS, MIN_YEARS, compute_metrics, notional
 from numba_rl.evaluate.sections import median_figures
 from numba_rl.evaluate.statistics import Statistics
 from numba_rl.files import atomic_write
@@ -193,14 +193,15 @@ def _tiles(data: ReportData, own: Figures, columns: Mapping[str, Figures]) -> li
         else f"{interval.confidence:.0%} interval {show(interval.low, unit)} to {show(interval.high, unit)}"
     )
     hold = columns.get("Buy-and-hold", {})
-    rate = None if not own["turnover"] or own["costs"] is None else own["costs"] / (own["turnover"] * float(data.agent.equity[0])) * 1e4
+    traded = float(notional(data.agent).sum())
+    rate = own["costs"] / traded * 1e4 if traded and own["costs"] is not None else None
     sharpe = show(interval.estimate, unit)
     return [
         ("Net return", signed(own["total_return"], "percent"), f"gross {show(own['gross_return'], 'percent')}"),
         ("Buy-and-hold", signed(hold.get("total_return"), "percent"), f"Sharpe ratio {show(hold.get('sharpe'), 'ratio')} a year"),
         ("Sharpe ratio " + ("a year" if interval.annualised else "per bar"), sharpe, span),
         ("Maximum drawdown", show(own["max_drawdown"], "percent"), f"longest: {show(own['drawdown_bars'], 'bars')} bars"),
-        ("Costs", show(own["costs"], "money"), f"about {show(rate, 'ratio')} bp of the money traded"),
+        ("Costs", show(own["costs"], "money"), f"{show(rate, 'ratio')} bp of the money traded"),
         ("Closed trades", show(own["trades"], "count"), f"hit rate {show(own['hit_rate'], 'percent')}"),
         ("Average exposure", show(own["absolute_exposure"], "percent"), f"signed {show(own['average_exposure'], 'percent')}"),
         ("Turnover a year", show(own["turnover_per_year"], "times"), f"{show(own['turnover'], 'times')} in this range"),

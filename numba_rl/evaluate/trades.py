@@ -34,10 +34,19 @@ def fill_times(trades: Trades, timestamp: np.ndarray, fill_at: str, exits: np.nd
     """
     shift = 1 if fill_at == "next_open" else 0  # points from a step to the bar that fills its order
     first = trades.entry_index + shift
-    closing = np.append(np.diff(trades.exit_index) != 0, True)[: len(first)]  # a step's last trade is the one that its exit ended
-    forced = closing & ~trades.is_open & (exits[trades.exit_index] != 0)
-    last = trades.exit_index + np.where(forced, 1, shift)
+    last = trades.exit_index + np.where(ended_by_exit(trades, exits), 1, shift)
     return timestamp[np.minimum(first, len(timestamp) - 1)], timestamp[np.minimum(last, len(timestamp) - 1)]
+
+
+def bars_held(trades: Trades, exits: np.ndarray) -> np.ndarray:
+    """Bars that each trade lasted, int64: from fill to fill, or to the mark at which a forced exit ended it. exits: as above."""
+    return trades.exit_index + ended_by_exit(trades, exits) - trades.entry_index
+
+
+def ended_by_exit(trades: Trades, exits: np.ndarray) -> np.ndarray:
+    """Which trades a forced exit ended, bool: of a step's trades the last one."""
+    last = np.append(np.diff(trades.exit_index) != 0, True)[: len(trades.exit_index)]
+    return last & ~trades.is_open & (exits[trades.exit_index] != 0)
 
 
 def round_trips(index, units, price, cost, financing, last_close, multiplier) -> Trades:

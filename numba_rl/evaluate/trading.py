@@ -13,7 +13,7 @@ from numba_rl.evaluate.formatting import show, time_text
 from numba_rl.evaluate.maps import heat_map
 from numba_rl.evaluate.metrics import exit_notional, notional
 from numba_rl.evaluate.svg import time_axis
-from numba_rl.evaluate.trades import fill_times
+from numba_rl.evaluate.trades import bars_held, fill_times
 from numba_rl.rules.actions import EXPOSURE_NAMES, ORDER_NAMES, URGENCY_NAMES
 from numba_rl.rules.fills import SAME_EXPOSURE
 
@@ -127,7 +127,7 @@ def trades_section(agent: Backtest, fill_at: str) -> Section:
     """Round trips: a summary by side, and the best and worst. ``fill_at`` as market.fill_at."""
     trades = agent.trades
     closed = ~trades.is_open
-    held = trades.exit_index - trades.entry_index
+    held = bars_held(trades, exit_notional(agent))
     columns = {"All": closed, "Long": closed & (trades.side > 0), "Short": closed & (trades.side < 0)}
 
     def each(label: str, unit: str, value) -> list[str]:

@@ -139,7 +139,7 @@ def test_no_window_and_no_step():
 
 def test_costs_exposure_and_trades_by_hand():
     trades = empty_trades()
-    trades.entry_index, trades.exit_index = np.array([0, 2, 3]), np.array([2, 3, 4])
+    trades.entry_index, trades.exit_index = np.array([0, 2, 3]), np.array([2, 3, 3])
     trades.net, trades.is_open = np.array([30.0, -10.0, 500.0]), np.array([False, False, True])
     m = compute_metrics(
         backtest(

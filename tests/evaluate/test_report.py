@@ -182,6 +182,13 @@ def test_figures_are_those_of_the_inputs(full):
     assert f"{len(agent.trades.net) - int(agent.trades.is_open.sum())}" in text
 
 
+def test_the_cost_of_what_was_traded_is_that_of_an_account_that_grew():
+    agent = play(financing=np.zeros(3000))
+    grown = replace(agent, equity=agent.equity * np.linspace(1.0, 20.0, 3001))
+    for account in (agent, grown):
+        assert "2.50 bp of the money traded" in words(render_report(report(account)))  # fees 2 bp and spread 0.5 bp, as played
+
+
 def test_everything_is_escaped():
     agent = play(name=HOSTILE)
     data = DataSummary(HOSTILE, 10, START, START + MINUTE, MINUTE, 525_600.0, (HOSTILE,), {HOSTILE: (START, START, 1)}, 51, HOSTILE)

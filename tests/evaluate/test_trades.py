@@ -11,8 +11,8 @@ from numba_rl.data.bars import Bars
 from numba_rl.data.market import load_market
 from numba_rl.data.windows import Range
 from numba_rl.evaluate.backtest import decision_range, play_actions
-from numba_rl.evaluate.metrics import exit_notional, notional
-from numba_rl.evaluate.trades import fill_times
+from numba_rl.evaluate.metrics import compute_metrics, exit_notional, notional
+from numba_rl.evaluate.trades import bars_held, fill_times
 
 MINUTE = 60_000_000_000
 WINDOWS = [Range(1, 120), Range(60, 61), Range(100, 300), Range(299, 360), Range(1, 700)]
@@ -55,17 +55,19 @@ def test_every_trade_is_the_ledgers(market, name):
 
 
 @pytest.mark.parametrize(
-    ("orders", "next_open", "close"),  # orders decided on the bars 9 to 13; bar 14 is the last
+    ("orders", "next_open", "close", "held"),  # orders decided on the bars 9 to 13; bar 14 is the last
     [
-        ("-bb--", [(11, 13)], [(10, 12)]),
-        ("-bbbb", [(11, 14)], [(10, 14)]),  # closed at the window's end, on its last bar either way
-        ("-bbbs", [(11, 14), (14, 14)], [(10, 13), (13, 14)]),  # turned by an order, then closed at the end
+        ("-bb--", [(11, 13)], [(10, 12)], [2]),
+        ("-bbbb", [(11, 14)], [(10, 14)], [4]),  # closed at the close of the window's last bar either way
+        ("-bbbs", [(11, 14), (14, 14)], [(10, 13), (13, 14)], [3, 1]),  # turned by an order, then closed at the end
     ],
 )
-def test_fills_are_stamped_with_the_bar_that_filled_them(market, orders, next_open, close):
+def test_fills_are_stamped_with_the_bar_that_filled_them(market, orders, next_open, close, held):
     kinds = {"b": 38, "-": 20, "s": 2}  # long, flat and short by an aggressive market order
     actions = np.array([[kinds[order]] for order in orders], np.int32)
     for fill_at, wanted in (("next_open", next_open), ("close", close)):
         backtest = play_actions(market, [Range(10, 15)], actions, settings.replace(Config(), {"market.fill_at": fill_at}), names=[""])[0]
         entered, left = fill_times(backtest.trades, backtest.timestamp, fill_at, exit_notional(backtest))
         assert list(zip(entered, left, strict=True)) == [tuple(market.timestamp[list(pair)]) for pair in wanted]
+        assert bars_held(backtest.trades, exit_notional(backtest)).tolist() == held
+        assert compute_metrics(backtest)["average_bars_held"] == np.mean(held)

@@ -20,7 +20,8 @@ from numba_rl.errors import ConfigError, UserError
 from numba_rl.evaluate.backtest import play_actions, play_policy
 from numba_rl.evaluate.fold_jobs import is_finished, jobs
 from numba_rl.evaluate.fold_training import Trained, Watch, train_folds
-from numba_rl.evaluate.folds import fitting_ranges, folds_table, folds_text, own_ranges, plan, training_market, untested_lines
+from numba_rl.evaluate.folds import fitting_ranges, folds_table, folds_text, own_ranges, plan, training_market, untested_lines, write_folds
+from numba_rl.evaluate.formatting import time_text
 from numba_rl.evaluate.metrics import compute_metrics, notional
 from numba_rl.evaluate.stitch import growths, stitch
 from numba_rl.evaluate.walk_forward import judge_folds
@@ -99,6 +100,18 @@ def test_every_bar_is_accounted_for(market):
     tested = sum(fold.test.bars for fold in folds)
     holes = sum(int(line.split(" bars")[0].replace(",", "")) for line in untested_lines(market, [fold.test for fold in folds]))
     assert tested + holes == len(market)
+
+
+def test_dates_of_the_folds_page_lie_one_under_the_other(tmp_path, market):
+    """Side by side they are wider than the page."""
+    config = settings_with()
+    folds = plan(market, config)
+    write_folds(tmp_path / "folds.html", market, folds, config)
+    page = (tmp_path / "folds.html").read_text()
+    assert page.count('<span class="span">') == 2 * len(folds)
+    for fold in folds:
+        first, last = (time_text(market.timestamp[bar]) for bar in (fold.test.start, fold.test.stop - 1))
+        assert f"{first}<br>{last}</span>" in page
 
 
 def test_missing_lengths_are_named(market):
