@@ -5,19 +5,20 @@ from typing import NamedTuple
 
 import torch
 
-from numba_rl.collect.batched import EPISODES, LAUNCH_ON_GPU
 from numba_rl.config import Config
 from numba_rl.data.market import Market
-from numba_rl.kernels.replay_layout import row_bytes
-from numba_rl.replay import auto_capacity
+from numba_rl.replay import auto_capacity, row_bytes
 from numba_rl.replay.prioritized import HOST_CAPACITY
+from numba_rl.settings import replace
 from numba_rl.trainer import memory
-from numba_rl.trainer.session import pick_device
+from numba_rl.trainer.networks import PORTFOLIO_FEATURES
+from numba_rl.trainer.session import pick_device, why_not_fused
 
-# bytes that a training takes beside its data, measured as the process's peak: Python, torch, Numba and what they compiled; on a GPU the context
-BASE_BYTES = {"cpu": 650_000_000, "cuda": 800_000_000}
-MARKETS = 3  # the market as it was sent, and as the collector and the trainer lay it out
-ROLLOUTS = 4  # states, shuffled states, and the networks' activations over them
+# A training in a process of its own, beside what trainer.memory counts: Python, torch, Numba and what they compiled where nothing was
+# cached; on a GPU the context. These and the next two bound the peaks of resident memory that were measured (profiles/README.md).
+BASE_BYTES = {"cpu": 770_000_000, "cuda": 800_000_000}
+ARRIVALS = 2  # copies of a market as it comes in: the message, and what is read from it
+UPDATES = {"cpu": 1.6, "cuda": 1.0}  # of the estimated update: what the libraries keep for themselves while products of matrices run
 
 
 class Division(NamedTuple):
@@ -46,20 +47,21 @@ def divide(config: Config, market: Market, trainings: int) -> Division:
         return Division(1, threads)
     warning = ""
     if count > room:
-        warning = f"{count} trainings side by side need about {count * need / 1e9:.1f} GB, {free / 1e9:.1f} GB are free; fewer --jobs are safer"
+        warning = (
+            f"{count} trainings side by side need about {count * need / 1e9:.1f} GB, {free / 1e9:.1f} GB are free; fewer --jobs are safer"
+        )
     return Division(count, threads or max(cores // count, 1), warning)
 
 
 def training_bytes(config: Config, market: Market, device: torch.device) -> int:
-    """About how much memory one training takes on `device`."""
-    width = market.features.shape[1] + 3
-    arrays = (market.timestamp, market.prices, market.features, market.raw_features, market.regime)
-    states = (config.episodes.launch or LAUNCH_ON_GPU) * (config.episodes.count or EPISODES) * width * 4
-    replay = 0
-    if config.algorithm == "dqn":
-        row = row_bytes(width, config.replay.mode)
-        capacity = config.replay.capacity
-        if capacity is None:
-            capacity = auto_capacity(*torch.cuda.mem_get_info(device), row) if device.type == "cuda" else HOST_CAPACITY
-        replay = capacity * row
-    return BASE_BYTES[device.type] + MARKETS * sum(array.nbytes for array in arrays) + ROLLOUTS * states + replay
+    """About how much memory one training takes on `device` at its peak: `trainer.memory.estimate`, and what a process adds."""
+    bars, features = market.features.shape
+    if config.algorithm == "dqn" and config.replay.capacity is None:
+        row = row_bytes(features + PORTFOLIO_FEATURES, config.replay.mode)
+        room = memory.room(device, config.train.memory_limit_gb)
+        config = replace(config, {"replay.capacity": auto_capacity(*room, row) if device.type == "cuda" else HOST_CAPACITY})
+    fused = config.train.collector != "batched" and why_not_fused(config, market, device) is None
+    found = memory.estimate(config, bars, features, device, fused=fused)
+    arrays = (market.timestamp, market.prices, market.features, market.raw_features, market.regime, market.volume)
+    sent = sum(array.nbytes for array in arrays if array is not None) if device.type == "cpu" else 0
+    return BASE_BYTES[device.type] + ARRIVALS * sent + found.kept + round(UPDATES[device.type] * found.update)

@@ -1,9 +1,14 @@
 """How many trainings go side by side: by cores, by free memory, by what was asked for."""
 
+import json
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
+from conftest import user_environment
 from evaluate.small_folds import settings_with
 
 from numba_rl.data.market import load_market
@@ -67,6 +72,31 @@ def test_what_a_training_needs_grows_with_its_data(market):
     small, large = (settings_with(algorithm="dqn", replay__capacity=n) for n in (1000, 1_000_000))
     states = 2 * (market.features.shape[1] + 3) * 4  # a state and the next one
     assert training_bytes(large, market, CPU) - training_bytes(small, market, CPU) >= 999_000 * states
+
+
+FULL = {"ppo.actor": (128, 64), "ppo.critic": (512, 384, 256, 128, 64), "ppo.minibatches": 4}
+WORK = {
+    "ppo": FULL | {"episodes.count": 600, "episodes.launch": 64, "train.steps": 76_800},
+    "dqn": {
+        "algorithm": "dqn",
+        "episodes.count": 128,
+        "episodes.launch": 64,
+        "dqn.updates": 1,
+        "replay.capacity": 100_000,
+        "train.steps": 106_496,
+    },
+    "data": {"bars": 100_000, "train.validate_every": 4},
+}
+
+
+@pytest.mark.parametrize("work", WORK)
+def test_a_training_takes_no_more_than_was_expected(work):
+    """The peak of a real process. What is expected holds for one that compiles everything, which takes 200 MB and more."""
+    command = [sys.executable, str(Path(__file__).parent / "fold_memory.py"), json.dumps(WORK[work])]
+    done = subprocess.run(command, capture_output=True, text=True, env=user_environment(), timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["peak"] <= found["expected"] <= 1.6 * found["peak"]
 
 
 def test_free_memory_is_the_groups_where_it_allows_less(tmp_path):
