@@ -1,5 +1,6 @@
 """Test windows side by side: what the agent made in each, beside buy-and-hold and doing nothing, as a table and as pictures."""
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ import polars as pl
 from numba_rl.config import Config
 from numba_rl.data.market import Market
 from numba_rl.data.windows import Range, windows_within
-from numba_rl.errors import ConfigError
+from numba_rl.errors import ConfigError, UserError
 from numba_rl.evaluate.backtest import Backtest, decision_range, play_actions, play_policy
 from numba_rl.evaluate.blocks import Figures, Section, Table, lines, signed
 from numba_rl.evaluate.charts import Line, bars_chart
@@ -32,6 +33,7 @@ SHOWN = {
 }  # fmt: skip
 WHOLE = ("trades",)  # numbers without a fraction in windows.csv
 
+_log = logging.getLogger("numba_rl")
 UNITS = {metric.key: metric.unit for metric in METRICS}
 
 
@@ -79,11 +81,20 @@ def windows_of_policy(policy, market: Market, config: Config) -> list[Window]:
 
 
 def play_spans(policy, market: Market, spans: list[Range], config: Config) -> list[Backtest]:
-    """All windows at once: choices on a GPU where there is one and the network fits its kernel, the ledger in float64 here."""
+    """All windows at once: choices on a GPU where there is one and the network fits its kernel, the ledger in float64 here.
+
+    A GPU that fails gives a warning and the CPU path.
+    """
     network = getattr(policy, "network", None)
     if config.train.device == "cpu" or network is None or not can_play(network):
         return play_policy(market, spans, policy, config)
-    actions = actions_on_gpu(market, spans, network, config)
+    try:
+        actions = actions_on_gpu(market, spans, network, config)
+    except UserError:
+        raise
+    except Exception as error:  # noqa: BLE001 - out of memory, a compiler's and a driver's errors have no common class
+        _log.warning(f"the GPU could not play {len(spans)} windows ({' '.join(str(error).split())}); they are played on the CPU path")
+        return play_policy(market, spans, policy, config)
     return play_actions(market, spans, actions, config, names=[f"window {w}" for w in range(len(spans))])
 
 

@@ -17,6 +17,7 @@ from numba_rl.data.market import load_market
 from numba_rl.data.synthetic import generate
 from numba_rl.data.windows import Range
 from numba_rl.errors import ConfigError, UserError
+from numba_rl.evaluate import windows as module
 from numba_rl.evaluate.backtest import play_actions, play_policy
 from numba_rl.evaluate.fold_jobs import is_finished, jobs
 from numba_rl.evaluate.fold_training import Trained, Watch, train_folds
@@ -29,6 +30,8 @@ from numba_rl.evaluate.walk_forward_report import report_walk_forward, write_tab
 from numba_rl.evaluate.windows import hold_windows, windows_of_policy, windows_table
 from numba_rl.rundir import RunDir, read_meta
 from numba_rl.signals import StopRequest
+from numba_rl.trainer.checkpoint import Policy
+from numba_rl.trainer.networks import build_actor
 
 
 @pytest.fixture(scope="module")
@@ -275,3 +278,25 @@ def test_one_policy_over_many_windows_is_each_window_alone(market):
     table = windows_table(windows)
     assert len(table) == math.ceil(market.test.bars / 50)
     assert table["hold_return"].to_list() == [compute_metrics(w)["total_return"] for w in hold_windows(market, [w.span for w in windows], config)]
+
+
+def test_a_gpu_that_fails_leaves_the_windows_to_the_cpu_path(market, monkeypatch, caplog):
+    config = settings.replace(settings_with(evaluate__test="50"), {"train.device": "auto"})
+    policy = Policy(build_actor(config, len(market.names), torch.Generator().manual_seed(0)), config, market.scaling)
+    expected = [window.agent.equity for window in windows_of_policy(policy, market, settings_with(evaluate__test="50"))]
+
+    def failing(*arguments):
+        raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 20 GiB")
+
+    monkeypatch.setattr(module, "can_play", lambda network: True)
+    monkeypatch.setattr(module, "actions_on_gpu", failing)
+    found = [window.agent.equity for window in windows_of_policy(policy, market, config)]
+    np.testing.assert_array_equal(np.concatenate(found), np.concatenate(expected))
+    assert "could not play" in caplog.text and "Tried to allocate 20 GiB); they are played on the CPU path" in caplog.text
+
+    def broken(*arguments):
+        raise UserError("the policy gave NaN")
+
+    monkeypatch.setattr(module, "actions_on_gpu", broken)
+    with pytest.raises(UserError, match="gave NaN"):  # no matter of the GPU
+        windows_of_policy(policy, market, config)
