@@ -35,6 +35,7 @@ from numba_rl.trainer.tracking import Tracker
 
 PATIENCE = 5.0  # seconds that an epoch may go on after a stop was asked for; then it is undone
 GUARDED = ("loss_average", "grad_norm_average", "q_mean", "q_std", "q_min", "q_max", "clipped", "collapsed")  # logged as guard/...
+SLOW_SAVE, SAVES_SHARE = 1.0, 0.1  # a save of more seconds than this waits until such saves take no more than this share of the time
 SNAPSHOT_SECONDS = 1.0  # epochs longer than this are begun with a copy of the state to go back to
 
 _log = logging.getLogger("numba_rl")
@@ -83,6 +84,7 @@ class _Session:
         self.validate = validate if market.validation.stop - market.validation.start >= 2 else None
         self.asked = math.inf  # when the loop first saw that it should stop
         self.before, self.best, self.best_step, self.stale = 0.0, None, None, 0
+        self.saving, self.saved = 0.0, 0.0  # seconds that the last save of all took, and when it ended
         self.undone = False  # the trainer's state is in the middle of an epoch, not to be saved
 
     def run(self, resume: bool) -> Result:
@@ -154,7 +156,7 @@ class _Session:
                     self._save("latest")
                 raise
             self.progress({"seconds": self._seconds()} | _shown(trainer.steps, figures))
-            if trainer.epochs % settings.checkpoint_every == 0 and reason is None:
+            if trainer.epochs % settings.checkpoint_every == 0 and reason is None and self._save_is_due():
                 self._save("latest")
             if reason is None and self.stop.requested is not None:  # while it was validated, shown or saved
                 reason = "interrupted"
@@ -228,7 +230,12 @@ class _Session:
         }  # fmt: skip
         return tensors, checkpoint.describe(self.config, self.market, **progress)
 
+    def _save_is_due(self) -> bool:
+        """A full replay can be gigabytes: writing it every few epochs would take longer than these."""
+        return self.saving <= SLOW_SAVE or time.monotonic() - self.saved >= self.saving * (1 / SAVES_SHARE - 1)
+
     def _save(self, name: str, state=None) -> None:
+        begun = time.monotonic()
         tensors, metadata = state or self._state()
         folder, replay = self.run_dir.checkpoints, self.trainer.replay
         with_replay = replay is not None and name == "latest"
@@ -237,6 +244,9 @@ class _Session:
         checkpoint.save(folder / f"{name}.safetensors", tensors, metadata)
         if with_replay:
             replay_files.clear(folder, metadata["steps"])
+        if name == "latest":
+            self.saved = time.monotonic()
+            self.saving = self.saved - begun
 
     def _load(self) -> None:
         path = self.run_dir.checkpoints / "latest.safetensors"

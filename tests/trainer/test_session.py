@@ -258,6 +258,23 @@ def test_threads_are_those_of_the_settings_while_training(market, small, new_run
     assert torch.get_num_threads() == before
 
 
+@pytest.mark.parametrize(("slow", "made"), [(10.0, [0, 2, 4, 6]), (0.0, [0, 6])])
+def test_saves_that_take_long_are_made_less_often(market, small, new_run, monkeypatch, slow, made):
+    """The file says when it was saved; a save of any length is a slow one with SLOW_SAVE = 0, and its share is tiny here."""
+    config, steps, real = small({"train.steps": 6 * EPOCH, "train.checkpoint_every": 2}), [], session.checkpoint.save
+    monkeypatch.setattr(session, "SLOW_SAVE", slow)
+    monkeypatch.setattr(session, "SAVES_SHARE", 1e-6)
+
+    def save(path, tensors, metadata):
+        if path.stem == "latest":
+            steps.append(metadata["steps"] // EPOCH)
+        real(path, tensors, metadata)
+
+    monkeypatch.setattr(session.checkpoint, "save", save)
+    session.train(config, new_run(config), market)
+    assert steps == made
+
+
 def test_a_gpu_that_fails_while_training_gives_the_cpu_path_from_the_last_checkpoint(market, small, new_run, monkeypatch, caplog):
     config = small({"train.steps": 6 * EPOCH, "train.checkpoint_every": 2})
     straight, failing = new_run(config, "straight"), new_run(config, "failing")
