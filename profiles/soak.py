@@ -13,6 +13,7 @@ import argparse
 import csv
 import json
 import math
+import os
 import platform
 import shutil
 import signal
@@ -55,7 +56,8 @@ def gpu_mb(pid: int) -> float:
     for query in ("--query-compute-apps=pid,used_memory", "--query-gpu=index,memory.used"):
         said = subprocess.run(["nvidia-smi", query, "--format=csv,noheader,nounits"], capture_output=True, text=True, check=False).stdout
         rows = [[cell.strip() for cell in line.split(",")] for line in said.splitlines() if line.strip()]
-        found = [float(used) for key, used in rows if "gpu" in query or key == str(pid)]
+        seen = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        found = [float(used) for key, used in rows if key == str(pid) or ("index" in query and (seen == [""] or key in seen))]
         if found:
             return sum(found)
     return math.nan
