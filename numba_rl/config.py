@@ -114,17 +114,17 @@ class DqnConfig(_Section):
     head: Count = 128  # width of the value and advantage layers
     quantiles: Count = 8  # of iqn: levels drawn for a target and for a prediction, and averaged over to act
     gamma: Share = 0.95  # discount of a step
-    n_step: Count = 10  # steps of a return
+    n_step: Count = 1  # steps of a return
     lr: Positive = 1e-4  # learning rate of Adam
     lr_schedule: Literal["constant", "linear"] = "linear"  # linear: to 0 at the last step
-    weight_decay: NonNegative = 1.0  # share of the weights, times the learning rate, that a step takes away; it holds memorising down
+    weight_decay: NonNegative | None = None  # share of the weights a step takes away, times the learning rate; None: 30, or 3 for branching
     loss: Literal["huber", "squared"] = "huber"  # of the TD error
     double: bool = True  # the online network picks the next action, the target network values it
     batch: Count = 1024  # transitions of an update
     accumulate: Count = 1  # batches whose gradients are averaged for an update
     updates: Count | None = None  # per epoch; None: one for every 128 steps of a launch
     updates_per_graph: Count = 8  # captured together on a GPU
-    target_rate: Annotated[float, Meta(gt=0, le=1)] = 0.001  # of Polyak averaging into the target network, which is the one that is judged
+    target_rate: Annotated[float, Meta(gt=0, le=1)] = 0.005  # of Polyak averaging into the target network, which is the one that is judged
     max_grad_norm: Positive = 10.0  # larger gradients are scaled down to it
     epsilon_start: Share | None = None  # share of random actions at the start; None: 1, or 0 for noisy, which explores by itself
     epsilon_end: Share | None = None  # share of random actions at the end; None: 0.05, or 0 for noisy

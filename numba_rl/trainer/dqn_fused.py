@@ -30,7 +30,7 @@ from numba_rl.trainer.dqn_losses import HUBER
 from numba_rl.trainer.dqn_networks import QNetwork
 from numba_rl.trainer.dqn_update import Noise
 from numba_rl.trainer.guard import Guard
-from numba_rl.trainer.optimizer import EPSILON
+from numba_rl.trainer.optimizer import EPSILON, weight_decay_of
 
 COLUMNS = 48  # of the last product: the value, 45 advantages, zeros
 BETAS = (0.9, 0.999)
@@ -85,7 +85,7 @@ class FusedLearner:
         self.out_gradient, self.errors, self.values = new(rows, COLUMNS, dtype=half), new(rows), new(rows)
         edge = HUBER if dqn.loss == "huber" else math.inf
         self.loss_settings = torch.tensor([1.0 / rows, edge], device=self.device)
-        self.adam_settings = torch.tensor([dqn.lr, *BETAS, EPSILON, dqn.weight_decay], device=self.device)
+        self.adam_settings = torch.tensor([dqn.lr, *BETAS, EPSILON, weight_decay_of(dqn)], device=self.device)
         self.counts, self.begun = new(4, dtype=torch.int64), new(1, dtype=torch.int64)
         self.stop, self.left_out, self.loss, self.norms = new(1), new(1), new(1), new(2)
         self.squares = new(adam.norm_blocks(self.matrices, self.matrices, self.tail, self.tail))

@@ -20,7 +20,7 @@ from numba_rl.replay import Batch, PrioritizedReplay
 from numba_rl.trainer import dqn_losses as losses
 from numba_rl.trainer.dqn_networks import NoisyLinear, QNetwork
 from numba_rl.trainer.guard import Guard
-from numba_rl.trainer.optimizer import FlatAdam
+from numba_rl.trainer.optimizer import FlatAdam, weight_decay_of
 from numba_rl.trainer.precision import reduced
 
 SUMS = ("td_loss", "td_error", "q_mean", "grad_norm", "updates")
@@ -91,7 +91,7 @@ class Learner:
         self.config, self.network, self.replay, self.precision = dqn, network, replay, precision
         self.device = next(network.parameters()).device
         self.target = copy.deepcopy(network).requires_grad_(False)
-        self.optimizer = FlatAdam({"q": network}, dqn.lr, dqn.max_grad_norm, dqn.weight_decay)
+        self.optimizer = FlatAdam({"q": network}, dqn.lr, dqn.max_grad_norm, weight_decay_of(dqn))
         self.target_weights = self.optimizer.weights.detach().clone()
         place = 0
         for parameter in self.target.parameters():  # views of one tensor, averaged by one operation

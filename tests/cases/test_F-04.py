@@ -21,7 +21,7 @@ LINE = {
     "dqn.batch=0": "dqn.batch must be a whole number >= 1, not 0",
     "replay.alpha=-1": "replay.alpha must be a number from 0 to 1, not -1",
     "dqn.n_step=0": "dqn.n_step must be a whole number >= 1, not 0",
-    "replay.capacity=1": "replay.capacity (1) must be at least dqn.n_step + 1 (11)",
+    "replay.capacity=1": "replay.capacity (1) must be at least dqn.n_step + 1 (2)",
 }
 
 

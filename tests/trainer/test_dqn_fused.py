@@ -14,6 +14,7 @@ from numba_rl.replay import PrioritizedReplay
 from numba_rl.trainer.dqn_fused import FusedLearner
 from numba_rl.trainer.dqn_networks import build_q_network
 from numba_rl.trainer.dqn_update import Learner
+from numba_rl.trainer.optimizer import weight_decay_of
 
 pytestmark = pytest.mark.skipif(not gpu.SIMULATED, reason="launches kernels on CPU arrays, which only the simulator can")
 FEATURES, BATCH = 5, 16
@@ -50,7 +51,9 @@ def plain(changes=None):
     return made(Learner, changes, precision="float32")
 
 
-@pytest.mark.parametrize("changes", [{}, {"dqn.double": False}, {"dqn.loss": "squared", "dqn.max_grad_norm": 1.0}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"dqn.double": False}, {"dqn.loss": "squared", "dqn.max_grad_norm": 1.0}, {"dqn.weight_decay": 100.0}]
+)
 def test_one_update_equals_autograd(changes):
     one, other = fused(changes), plain(changes)
     before = one.named(one.weights.clone())
@@ -73,7 +76,7 @@ def test_one_update_equals_autograd(changes):
     assert (all_found - all_wanted).norm() < 0.03 * all_wanted.norm()
     assert all_wanted.norm() == pytest.approx(scale * wanted["grad_norm"], rel=1e-3)
     for old, new, target, kept in zip(before, one.named(one.weights), one.named(one.target_weights), other.target.parameters(), strict=True):
-        assert ((new - old).abs() <= 1.01e-3 * (1.0 + one.config.weight_decay * old.abs())).all()
+        assert ((new - old * (1.0 - 1e-3 * weight_decay_of(one.config))).abs() <= 1.01e-3).all()
         torch.testing.assert_close(target, kept, atol=2e-4, rtol=0)
     torch.testing.assert_close(one.replay.priorities, other.replay.priorities, rtol=0.05, atol=0.02)
     torch.testing.assert_close(one.shadow, one.weights.bfloat16())

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from numba_rl.trainer.optimizer import EPSILON, FlatAdam
+from numba_rl.config import DqnConfig
+from numba_rl.trainer.optimizer import EPSILON, FlatAdam, weight_decay_of
 
 KEEP, SKIP = torch.tensor(0.0), torch.tensor(1.0)
 
@@ -96,3 +97,8 @@ def test_a_loaded_state_goes_on_as_the_one_it_came_from():
         set_gradients(both, 9)
         its.step(KEEP)
     assert all(torch.equal(a, b) for a, b in zip(everything(pair, optimizer), everything(other, restored), strict=True))
+
+
+def test_the_decay_is_the_one_set_and_else_that_of_the_variant():
+    assert weight_decay_of(DqnConfig(variant="branching")) < weight_decay_of(DqnConfig(variant="noisy")) == weight_decay_of(DqnConfig())
+    assert weight_decay_of(DqnConfig(variant="branching", weight_decay=0.0)) == 0.0
