@@ -12,7 +12,7 @@ from numba_rl.config import Config
 from numba_rl.data.market import Market
 from numba_rl.data.windows import Range
 from numba_rl.errors import UserError
-from numba_rl.evaluate.backtest import Backtest, play_policy
+from numba_rl.evaluate.backtest import AccountingError, Backtest, play_policy
 from numba_rl.evaluate.metrics import compute_metrics, rank_value
 from numba_rl.evaluate.windows import play_spans
 from numba_rl.rules.actions import ACTIONS
@@ -48,7 +48,7 @@ def _player(market: Market, config: Config) -> Callable[[Policy, Range], Backtes
         if on_gpu:
             try:
                 return play_spans(policy, market, [span], config)[0]
-            except UserError:
+            except (UserError, AccountingError):
                 raise
             except Exception:  # a driver's errors have no common class; the trainer meets them too, and says so
                 on_gpu = False

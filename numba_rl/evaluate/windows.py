@@ -13,7 +13,7 @@ from numba_rl.config import Config
 from numba_rl.data.market import Market
 from numba_rl.data.windows import Range, windows_within
 from numba_rl.errors import ConfigError, UserError
-from numba_rl.evaluate.backtest import Backtest, decision_range, play_actions, play_policy
+from numba_rl.evaluate.backtest import AccountingError, Backtest, decision_range, play_actions, play_policy
 from numba_rl.evaluate.blocks import Figures, Section, Table, lines, signed
 from numba_rl.evaluate.charts import Line, bars_chart
 from numba_rl.evaluate.device import actions_on_gpu, can_play
@@ -68,14 +68,21 @@ def hold_windows(market: Market, spans: Sequence[Range], config: Config) -> list
 def windows_of_policy(policy, market: Market, config: Config) -> list[Window]:
     """One policy over windows of evaluate.test bars, evaluate.step apart, through the test range; an account of its own in each.
 
-    The market is scaled as the policy's was. On a GPU the choices are those of the network in fp16 (kernels.backtest_policy).
+    The market is scaled as the policy's was. On a GPU the choices are those of the network in fp16 (kernels.backtest_policy); one that
+    fails gives a warning and the CPU path.
     ConfigError: evaluate.test is not set.
     """
     length = window_length(config, "test")
     if length is None:
         raise ConfigError('evaluate.test is not set; give --test, a number of bars ("5000") or a time ("30d")')
     spans = windows_within(market.timestamp, market.interval_ns, market.test, length, window_length(config, "step"))
-    played = play_spans(policy, market, list(spans), config)
+    try:
+        played = play_spans(policy, market, list(spans), config)
+    except (UserError, AccountingError):
+        raise
+    except Exception as error:  # noqa: BLE001 - out of memory, a compiler's and a driver's errors have no common class
+        _log.warning(f"the GPU could not play {len(spans)} windows ({' '.join(str(error).split())}); they are played on the CPU path")
+        played = play_policy(market, list(spans), policy, config)
     holds = hold_windows(market, spans, config)
     return [Window(*row, {"window": k}) for k, row in enumerate(zip(spans, played, holds, strict=True))]
 
@@ -83,18 +90,12 @@ def windows_of_policy(policy, market: Market, config: Config) -> list[Window]:
 def play_spans(policy, market: Market, spans: list[Range], config: Config) -> list[Backtest]:
     """All windows at once: choices on a GPU where there is one and the network fits its kernel, the ledger in float64 here.
 
-    A GPU that fails gives a warning and the CPU path.
+    Raises what a failing GPU raises.
     """
     network = getattr(policy, "network", None)
     if config.train.device == "cpu" or network is None or not can_play(network):
         return play_policy(market, spans, policy, config)
-    try:
-        actions = actions_on_gpu(market, spans, network, config)
-    except UserError:
-        raise
-    except Exception as error:  # noqa: BLE001 - out of memory, a compiler's and a driver's errors have no common class
-        _log.warning(f"the GPU could not play {len(spans)} windows ({' '.join(str(error).split())}); they are played on the CPU path")
-        return play_policy(market, spans, policy, config)
+    actions = actions_on_gpu(market, spans, network, config)
     return play_actions(market, spans, actions, config, names=[f"window {w}" for w in range(len(spans))])
 
 
