@@ -50,7 +50,7 @@ def _player(market: Market, config: Config) -> Callable[[Policy, Range], Backtes
                 return play_spans(policy, market, [span], config)[0]
             except (UserError, AccountingError):
                 raise
-            except Exception:  # a driver's errors have no common class; the trainer meets them too, and says so
+            except Exception:  # noqa: BLE001 - a driver's errors have no common class; the trainer meets them too, and says so
                 on_gpu = False
         return play_policy(market, [span], policy, config)[0]
 
