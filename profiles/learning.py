@@ -45,10 +45,11 @@ VARIANTS = ("dueling", "branching", "noisy", "iqn", "exposure")
 ABLATION = {
     "uniform replay": {"replay.mode": "uniform"},
     "no double": {"dqn.double": False},
-    "1 step": {"dqn.n_step": 1},
+    "10 steps": {"dqn.n_step": 10},
     "no weight decay": {"dqn.weight_decay": 0.0},
     "constant rate": {"dqn.lr_schedule": "constant"},
     "squared loss": {"dqn.loss": "squared"},
+    "slow average": {"dqn.target_rate": 0.001},
 }  # fmt: skip
 
 
