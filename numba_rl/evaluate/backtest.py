@@ -1,7 +1,9 @@
 """Playing a policy, or given actions, over ranges of a market by the rules of training; a path a range."""
 
+import contextlib
 from dataclasses import dataclass
 
+import numba
 import numpy as np
 import torch
 
@@ -19,6 +21,8 @@ from numba_rl.rules.diversity import WINDOW_FIELDS
 from numba_rl.rules.parameters import Rules, rules_of
 from numba_rl.rules.portfolio import PORTFOLIO_FIELDS
 from numba_rl.rules.shaping import SHAPING_FIELDS
+
+STEPPED_A_THREAD = 32  # windows that a thread has where all move by one step at a time
 
 
 @dataclass(frozen=True)
@@ -120,6 +124,16 @@ class _Windows:
         self.status = np.zeros(count, np.int32)
         kernel.open_windows(*self.slots, market.prices, market.features, self.states, self.rules)
 
+    @contextlib.contextmanager
+    def threads(self, each: int):
+        """A thread for so many windows each, and no more: to wake one for a step of one account costs more than the step."""
+        before = numba.get_num_threads()
+        numba.set_num_threads(max(1, min(before, len(self.ranges) // each)))
+        try:
+            yield
+        finally:
+            numba.set_num_threads(before)
+
     def play(self, function, t, logits, launch):
         function(
             t, logits, *self.slots, self.market.prices, self.market.features, self.states, self.actions, self.rewards,
@@ -199,9 +213,10 @@ def play_policy(
     launch = Launch(config.train.seed, 0, 0, int(not softmax), 0, 1.0 / config.evaluate.temperature)
     states = torch.from_numpy(windows.states)[0]
     routed = getattr(policy, "routed", False)  # its order type depends on the exposure held and the bar's volatility regime
-    for t in range(windows.longest):
-        logits = policy.routed_logits(states, *windows.routing()) if routed else policy(states)
-        windows.play(kernel.play_windows, t, logits.float().contiguous().cpu().numpy(), launch)
+    with windows.threads(STEPPED_A_THREAD):
+        for t in range(windows.longest):
+            logits = policy.routed_logits(states, *windows.routing()) if routed else policy(states)
+            windows.play(kernel.play_windows, t, logits.float().contiguous().cpu().numpy(), launch)
     return windows.results(names or [f"window {w}" for w in range(len(ranges))])
 
 
@@ -213,5 +228,6 @@ def play_actions(
     if actions.shape[0] < windows.longest or actions.shape[1] != len(ranges):
         raise UserError(f"actions of shape {actions.shape} do not cover {windows.longest} steps of {len(ranges)} windows")
     windows.actions[:] = actions[: windows.longest]
-    windows.play(kernel.play_given, 0, np.zeros((len(ranges), 1), np.float32), Launch(0, 0, 0, 0, 1, 1.0))
+    with windows.threads(1):
+        windows.play(kernel.play_given, 0, np.zeros((len(ranges), 1), np.float32), Launch(0, 0, 0, 0, 1, 1.0))
     return windows.results(names)
