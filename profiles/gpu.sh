@@ -194,12 +194,13 @@ stage_startup() {
     done
 }
 
-stage_soak() {
-    local algorithm minutes=3.3
+stage_soak() { # both side by side, each in two halves
+    local algorithm minutes=7.5 commands=()
     [ -n "$DRY" ] && minutes=0.4
     for algorithm in ppo dqn; do
-        part "soak-$algorithm" 260 "$PYTHON" profiles/soak.py --algorithm "$algorithm" --minutes "$minutes" --device "$DEVICE" --out "$WORK/soak-$algorithm"
+        commands+=("$PYTHON profiles/soak.py --algorithm $algorithm --minutes $minutes --device $DEVICE --out $WORK/soak-$algorithm")
     done
+    part soak 525 bash -c "${commands[0]} & ${commands[1]} --set replay.capacity=1000000; second=\$?; wait %1 && exit \$second"
 }
 
 stage_shapes() {

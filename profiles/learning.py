@@ -119,6 +119,19 @@ def agents(arguments):
     return {name: {"algorithm": "dqn", **changes} for name, changes in (found | chosen).items()}
 
 
+def write(folder, name, rows):
+    """Keep what there is so far: a run that is broken off has not been for nothing."""
+    meta = {
+        "command": " ".join(sys.argv), "date": datetime.date.today().isoformat(), "torch": torch.__version__, "python": platform.python_version(),
+        "cores": len(os.sched_getaffinity(0)), "threads": torch.get_num_threads(), "load": os.getloadavg()[0],
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps({"meta": meta, "rows": rows}, indent=1))
+    said = ", ".join(f"{key} {value}" for key, value in meta.items())
+    (folder / f"{name}.md").write_text(f"# Learning on synthetic markets\n\n{said}\n\n{table(rows)}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--markets", default="mean_reverting,random_walk", help="of mean_reverting, momentum, random_walk")
@@ -147,18 +160,9 @@ def main():
             for seed in range(arguments.seeds):
                 rows.append(one(kind, seed, arguments.bars, name, changes | made_by, arguments.market_seed))
                 print(table(rows[-1:]).splitlines()[-1], flush=True)
+                if arguments.out is not None:
+                    write(arguments.out, "learning_dqn" if arguments.algorithm == "dqn" else "learning", rows)
     print(table(rows))
-    if arguments.out is not None:
-        meta = {
-            "command": " ".join(sys.argv), "date": datetime.date.today().isoformat(), "torch": torch.__version__, "python": platform.python_version(),
-            "cores": len(os.sched_getaffinity(0)), "threads": torch.get_num_threads(), "load": os.getloadavg()[0],
-            "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        }  # fmt: skip
-        arguments.out.mkdir(parents=True, exist_ok=True)
-        name = "learning_dqn" if arguments.algorithm == "dqn" else "learning"
-        (arguments.out / f"{name}.json").write_text(json.dumps({"meta": meta, "rows": rows}, indent=1))
-        said = ", ".join(f"{key} {value}" for key, value in meta.items())
-        (arguments.out / f"{name}.md").write_text(f"# Learning on synthetic markets\n\n{said}\n\n{table(rows)}")
     if arguments.device == "cuda" and any(row["device"] != "cuda" for row in rows):
         sys.exit("some of these trainings fell back to the CPU path: the warnings above say why")
 

@@ -5,7 +5,7 @@
 
 Each half is a process of the command line, `rltrain train` and then `rltrain resume`; SIGTERM ends it, which saves. Every second the
 process's resident memory is read, and its GPU memory from nvidia-smi where there is a GPU; the throughput comes from the run's own
-metrics.csv. Writes OUT.json (all figures, and the growth of memory a minute by least squares over the later three quarters of each
+metrics.csv. A signal to this script ends the run; what was seen until then is still written. Writes OUT.json (all figures, and the growth of memory a minute by least squares over the later three quarters of each
 half) and OUT.html (the same as a picture). Exits with 1 if a half failed, or if the run that was resumed did not go on.
 """
 
@@ -37,6 +37,7 @@ BARS, POINTS = 20_000, 400  # of the market; of a curve in the picture
 FOREVER = 10**12  # steps
 SETTLED = 0.25  # of a half, left out of the growth: start-up and the first epochs
 ENDED_BY_SIGTERM = 143
+BROKEN_OFF = -1  # by a signal to this script
 PATIENCE = 300  # seconds for the end of a half, on a machine that is busy with other things
 
 
@@ -100,6 +101,8 @@ def half(command: list[str], run: Path, enough, number: int, began: float) -> tu
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
             return samples, process.wait(PATIENCE)
+        except KeyboardInterrupt:
+            return samples, BROKEN_OFF
         finally:
             process.kill()
             process.wait()
@@ -158,7 +161,7 @@ def soak(algorithm: str, device: str, minutes: float, updates: int | None, sets:
     settings = [word for pair in ["train.tensorboard=false", *sets] for word in ("--set", pair)]
     first, code = half(["train", algorithm, "--data", str(data), "--out", str(run), *options, *settings], run, enough(0.5), 0, began)
     middle = epochs(run)
-    second, last_code = half(["resume", str(run), *options], run, enough(1.0), 1, began)
+    second, last_code = ([], BROKEN_OFF) if code == BROKEN_OFF else half(["resume", str(run), *options], run, enough(1.0), 1, began)
     rows = epochs(run)
     halves = [[row for row in rows if row["half"] == number] for number in (0, 1)]
     goes_on = bool(middle and halves[1]) and halves[1][0]["steps"] > middle[-1]["steps"]
@@ -182,6 +185,7 @@ def main() -> int:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="one setting; repeatable")
     parser.add_argument("--out", type=Path, help="OUT.json and OUT.html")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory() as folder:
         found = soak(given.algorithm, given.device, given.minutes, given.updates, given.set, Path(folder))
         sound = all(part["exit_code"] == ENDED_BY_SIGTERM for part in found["halves"])

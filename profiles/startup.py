@@ -81,7 +81,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_bars(folder / "bars.parquet", generate("mean_reverting", 40_000, 3).bars)
-        times = [first_epoch(folder, number, arguments.algorithm, arguments.device) for number in range(4)]
+        times = []
+        for number in range(4):
+            times.append(first_epoch(folder, number, arguments.algorithm, arguments.device))
+            print(f"start {number + 1}: {times[-1]:.1f} s", flush=True)
     found = {"cold": times[0], "warm": statistics.median(times[1:])}
     for kind, seconds in found.items():
         print(
