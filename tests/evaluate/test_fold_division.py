@@ -76,7 +76,7 @@ def test_what_a_training_needs_grows_with_its_data(market):
 
 FULL = {"ppo.actor": (128, 64), "ppo.critic": (512, 384, 256, 128, 64), "ppo.minibatches": 4}
 WORK = {
-    "ppo": FULL | {"episodes.count": 600, "episodes.launch": 64, "train.steps": 76_800},
+    "ppo": FULL | {"episodes.count": 600, "episodes.launch": 64, "train.steps": 38_400},
     "dqn": {
         "algorithm": "dqn",
         "episodes.count": 128,
