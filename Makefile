@@ -3,7 +3,7 @@
 
 VENV := .venv
 READY := $(VENV)/.ready
-PYTEST_ARGS ?= -n 2
+PYTEST_ARGS ?= -n 2 --dist worksteal
 PIP_ARGS ?= $(if $(TORCH_CPU),--extra-index-url https://download.pytorch.org/whl/cpu)
 
 .PHONY: demo test clean

@@ -48,7 +48,7 @@ def trainer(monkeypatch, tmp_path):
         return calls
 
     put("numba_rl.data.market", load_market=lambda config: MARKET)
-    put("numba_rl.evaluate.session", validator=lambda market, config: VALIDATE)
+    put("numba_rl.evaluate.validation", validator=lambda market, config: VALIDATE)
     yield install
     for number, handler in handlers.items():
         signal.signal(number, handler)
