@@ -34,7 +34,7 @@ SOURCE = """
 """.replace("{arguments}", ", ".join(ARGUMENTS))
 
 
-@pytest.fixture(scope="module", params=[(7, 5), (8, 6), (9, 0)], ids=lambda cc: f"sm_{cc[0]}{cc[1]}")
+@pytest.fixture(scope="module", params=[(7, 5), (9, 0)], ids=lambda cc: f"sm_{cc[0]}{cc[1]}")
 def ptx(request):
     return compile_ptx(SOURCE, request.param)
 
