@@ -5,7 +5,8 @@
     python profiles/sanitize.py --device cpu kernels graphs        # the same script on the CPU path, to see that it runs
 
 `kernels` plays and trains without CUDA graphs; PYTORCH_NO_CUDA_MEMORY_CACHING=1 beside it gives every tensor an allocation of its own,
-so that memcheck sees where one ends. `graphs` trains three epochs, the last from captured graphs, which need torch's allocator.
+so that memcheck sees where one ends. `graphs` trains three epochs, the last from captured graphs, which need torch's allocator. A part
+of `kernels` can be named alone: rollouts, replays, backtest, guard or updates.
 """
 
 import argparse
@@ -128,7 +129,8 @@ def graphs(device, market):
         finite("graphs", *trainer.networks().values())
 
 
-PARTS = {"kernels": (rollouts, replays, backtest, guard, updates), "graphs": (graphs,)}
+KERNELS = (rollouts, replays, backtest, guard, updates)
+PARTS = {"kernels": KERNELS, "graphs": (graphs,)} | {run.__name__: (run,) for run in KERNELS}
 
 
 def main():
