@@ -21,7 +21,7 @@ from numba_rl.trainer.networks import build_actor
 
 
 def validator(market: Market, config: Config) -> Callable[[Policy], float]:
-    """A function policy -> figure to be maximised: the Sharpe ratio on the validation range, -inf where it has none.
+    """A function policy -> figure to be maximised: the Sharpe ratio per bar on the validation range, by `rank_value`.
 
     What it needs is compiled here: in the middle of a training a signal would have to wait for the compiler.
     """
@@ -34,7 +34,7 @@ def validator(market: Market, config: Config) -> Callable[[Policy], float]:
             play(Policy(build_actor(config, len(market.names), torch.Generator().manual_seed(0)), config, market.scaling), short)
 
     def validate(policy: Policy) -> float:
-        return rank_value(compute_metrics(play(policy, window))["sharpe_per_bar"])
+        return rank_value(compute_metrics(play(policy, window)))
 
     return validate
 

@@ -69,7 +69,7 @@ def train(
     """Train on `market` into `run`; with `resume`, from its latest checkpoint on, as if it had never stopped.
 
     stop: asked between epochs, and within long ones. progress: called with the figures of every epoch (see _shown).
-    validate: policy -> figure to be maximised (-inf: none), called every train.validate_every epochs.
+    validate: policy -> figure to be maximised (-inf: none, never the best), called every train.validate_every epochs.
     Raises UserError where the settings or the checkpoint do not fit, a file cannot be written, or training diverges.
     """
     check(config)

@@ -11,6 +11,7 @@ from numba_rl.evaluate import validation, windows
 from numba_rl.evaluate.backtest import play_policy
 from numba_rl.evaluate.metrics import compute_metrics
 from numba_rl.evaluate.validation import validator
+from numba_rl.rules.actions import FLAT, MARKET, NORMAL, compose
 from numba_rl.trainer.checkpoint import Policy
 from numba_rl.trainer.networks import build_actor
 
@@ -37,6 +38,17 @@ def test_it_is_the_sharpe_ratio_of_the_validation_range(market):
     validate = validator(market, CONFIG)
     found = [validate(policy_of(market, seed)) for seed in (1, 2)]
     assert found == [sharpe(market, policy_of(market, seed)) for seed in (1, 2)] and found[0] != found[1]
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+def test_a_policy_that_stays_flat_lies_above_one_that_loses(market, algorithm):
+    flat, loser = policy_of(market, 1), policy_of(market, 2)
+    stay = compose(FLAT, MARKET, NORMAL)
+    with torch.no_grad():
+        flat.network.policy_output.bias[stay] = 1e9
+    validate = validator(market, settings.replace(CONFIG, {"algorithm": algorithm}))
+    assert sharpe(market, flat) is None and validate(flat) == 0.0
+    assert sharpe(market, loser) == validate(loser) < 0.0
 
 
 def test_a_gpu_that_fails_is_not_asked_again(market, monkeypatch):
