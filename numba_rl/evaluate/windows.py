@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,14 +12,14 @@ import polars as pl
 from numba_rl.config import Config
 from numba_rl.data.market import Market
 from numba_rl.data.windows import Range, windows_within
-from numba_rl.errors import ConfigError, UserError
-from numba_rl.evaluate.backtest import AccountingError, Backtest, decision_range, play_actions, play_policy
+from numba_rl.errors import ConfigError, one_line
+from numba_rl.evaluate.backtest import Backtest, decision_range, play_actions
 from numba_rl.evaluate.blocks import Figures, Section, Table, lines, signed
 from numba_rl.evaluate.charts import Line, bars_chart
-from numba_rl.evaluate.device import actions_on_gpu, can_play
 from numba_rl.evaluate.folds import window_length
 from numba_rl.evaluate.formatting import show, time_text
 from numba_rl.evaluate.metrics import METRICS, compute_metrics
+from numba_rl.evaluate.player import Player
 from numba_rl.rules.actions import EXPOSURES, MARKET, NORMAL, compose
 
 # of METRICS: in windows.csv, and with their headings in the report
@@ -65,38 +65,23 @@ def hold_windows(market: Market, spans: Sequence[Range], config: Config) -> list
     return play_actions(market, list(spans), actions, config, names=["buy and hold"] * len(spans))
 
 
-def windows_of_policy(policy, market: Market, config: Config) -> list[Window]:
+def windows_of_policy(policy, market: Market, config: Config, warn: Callable[[str], None] = _log.warning) -> list[Window]:
     """One policy over windows of evaluate.test bars, evaluate.step apart, through the test range; an account of its own in each.
 
-    The market is scaled as the policy's was. On a GPU the choices are those of the network in fp16 (kernels.backtest_policy); one that
-    fails gives a warning and the CPU path.
+    The market is scaled as the policy's was. They are played on a GPU where evaluate.player can; of one that fails `warn` is told in a line.
     ConfigError: evaluate.test is not set.
     """
     length = window_length(config, "test")
     if length is None:
         raise ConfigError('evaluate.test is not set; give --test, a number of bars ("5000") or a time ("30d")')
     spans = windows_within(market.timestamp, market.interval_ns, market.test, length, window_length(config, "step"))
-    try:
-        played = play_spans(policy, market, list(spans), config)
-    except (UserError, AccountingError):
-        raise
-    except Exception as error:  # noqa: BLE001 - out of memory, a compiler's and a driver's errors have no common class
-        _log.warning(f"the GPU could not play {len(spans)} windows ({' '.join(str(error).split())}); they are played on the CPU path")
-        played = play_policy(market, list(spans), policy, config)
+
+    def failed(error: Exception) -> None:
+        warn(f"the GPU could not play {len(spans)} windows ({one_line(error)}); they are played on the CPU path")
+
+    played = Player(market, config, failed).play(policy, list(spans))
     holds = hold_windows(market, spans, config)
     return [Window(*row, {"window": k}) for k, row in enumerate(zip(spans, played, holds, strict=True))]
-
-
-def play_spans(policy, market: Market, spans: list[Range], config: Config) -> list[Backtest]:
-    """All windows at once: choices on a GPU where there is one and the network fits its kernel, the ledger in float64 here.
-
-    Raises what a failing GPU raises.
-    """
-    network = getattr(policy, "network", None)
-    if config.train.device == "cpu" or network is None or not can_play(network):
-        return play_policy(market, spans, policy, config)
-    actions = actions_on_gpu(market, spans, network, config)
-    return play_actions(market, spans, actions, config, names=[f"window {w}" for w in range(len(spans))])
 
 
 def windows_table(windows: Sequence[Window]) -> pl.DataFrame:
@@ -107,7 +92,12 @@ def windows_table(windows: Sequence[Window]) -> pl.DataFrame:
         first, last = window.dates
         row = {**window.about, "test_start": first, "test_end": last, "test_bars": window.span.bars}
         row |= {key: int(figures[key]) if key in WHOLE else figures[key] for key in COLUMNS}
-        row |= {"hold_return": hold["total_return"], "hold_sharpe": hold["sharpe"], "hold_max_drawdown": hold["max_drawdown"], "flat_return": 0.0}
+        row |= {
+            "hold_return": hold["total_return"],
+            "hold_sharpe": hold["sharpe"],
+            "hold_max_drawdown": hold["max_drawdown"],
+            "flat_return": 0.0,
+        }
         row |= {"excess_over_hold": _excess(figures, hold), "excess_over_flat": figures["total_return"]}
         row |= {"ruined": window.agent.terminated, "closed_at_end": window.agent.closed_at_end}
         rows.append(row)

@@ -20,7 +20,7 @@ from numba_rl.collect.batched import BatchedCollector
 from numba_rl.collect.epoch import Epochs
 from numba_rl.config import Config
 from numba_rl.data.market import Market
-from numba_rl.errors import CheckpointError, ConfigError, UserError
+from numba_rl.errors import CheckpointError, ConfigError, UserError, one_line
 from numba_rl.kernels.guard import BROKEN, NONE
 from numba_rl.kernels.monitor import FIGURES as MONITORED
 from numba_rl.rules.user_reward import load_reward
@@ -171,7 +171,9 @@ class _Session:
 
     def _leave_gpu(self, error: Exception) -> None:
         """Go on on the CPU path from the last checkpoint: what a failed kernel left on the GPU cannot be trusted."""
-        self._warn(f"the GPU failed in epoch {self.done[1] + 1} ({_one_line(error)}); training goes on on the CPU path from the last checkpoint")
+        self._warn(
+            f"the GPU failed in epoch {self.done[1] + 1} ({one_line(error)}); training goes on on the CPU path from the last checkpoint"
+        )
         sizes, self.trainer = sizes_of(self.trainer), None
         self._build(_on_cpu(self.config), sizes)
         self._load()
@@ -265,7 +267,9 @@ class _Session:
                 self._warn(lacking)
         threads = saved.metadata.get("threads")
         if self.trainer.device.type == "cpu" and threads != torch.get_num_threads():
-            self._warn(f"resumed with {torch.get_num_threads()} threads instead of {threads}: sums may round differently than in a run without a break")
+            self._warn(
+                f"resumed with {torch.get_num_threads()} threads instead of {threads}: sums may round differently than in a run without a break"
+            )
 
     def _seconds(self) -> float:
         return self.before + time.monotonic() - self.started
@@ -303,7 +307,7 @@ def build(config: Config, market: Market, poll=lambda: None, warn: Callable[[str
         except Exception as error:  # out of memory, a compiler's and a driver's errors have no common class
             if isinstance(error, UserError) and not isinstance(error, memory.DoesNotFit):
                 raise
-            warn(f"the GPU cannot be used ({_one_line(error)}); training goes on on the CPU path")
+            warn(f"the GPU cannot be used ({one_line(error)}); training goes on on the CPU path")
             config = _on_cpu(config)
     return _built(config, market, torch.device("cpu"), base, poll, warn, sizes)
 
@@ -345,7 +349,7 @@ def needs(config: Config, market: Market, sizes: dict | None = None) -> str:
     try:
         return _fitted(config, market, pick_device(config, lambda line: None), sizes)[1]
     except Exception as error:  # a driver's errors have no common class; the training itself meets them next, and deals with them
-        return _one_line(error)
+        return one_line(error)
 
 
 def _trainer(config: Config, market: Market, device: torch.device, base, poll=lambda: None):
@@ -404,7 +408,9 @@ def pick_device(config: Config, warn: Callable[[str], None]) -> torch.device:
         return torch.device("cpu")
     usable = torch.cuda.is_available() and gpu.available()
     if config.train.device == "cuda" and not usable:
-        warn("train.device = cuda, but there is no GPU that torch and numba-cuda can both use (`rltrain doctor` says why); using the CPU path")
+        warn(
+            "train.device = cuda, but there is no GPU that torch and numba-cuda can both use (`rltrain doctor` says why); using the CPU path"
+        )
     return torch.device("cuda" if usable else "cpu")
 
 
@@ -420,10 +426,6 @@ def _threads(count: int | None) -> Iterator[None]:
     finally:
         torch.set_num_threads(before[0])
         numba.set_num_threads(before[1])
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def _shown(step: int, figures: dict[str, float]) -> dict[str, float]:

@@ -7,12 +7,14 @@ from numba_rl import settings
 from numba_rl.config import Config
 from numba_rl.data.market import load_market
 from numba_rl.data.synthetic import generate
-from numba_rl.evaluate import validation, windows
+from numba_rl.errors import UserError
+from numba_rl.evaluate import player
 from numba_rl.evaluate.backtest import play_policy
-from numba_rl.evaluate.metrics import compute_metrics
+from numba_rl.evaluate.metrics import compute_metrics, rank_value
 from numba_rl.evaluate.validation import validator
 from numba_rl.rules.actions import FLAT, MARKET, NORMAL, compose
 from numba_rl.trainer.checkpoint import Policy
+from numba_rl.trainer.dqn_networks import build_q_network
 from numba_rl.trainer.networks import build_actor
 
 CONFIG = settings.replace(Config(), {"data.bars_per_year": 525_600.0})
@@ -51,28 +53,55 @@ def test_a_policy_that_stays_flat_lies_above_one_that_loses(market, algorithm):
     assert sharpe(market, loser) == validate(loser) < 0.0
 
 
-def test_a_gpu_that_fails_is_not_asked_again(market, monkeypatch):
-    asked = []
+def on_gpu(monkeypatch, play):
+    """Claims that there is a GPU, on which `play` chooses the actions."""
+    monkeypatch.setattr(player, "can_play", lambda network: True)
+    monkeypatch.setattr(player, "actions_on_gpu", play)
+
+
+def test_a_gpu_that_fails_is_told_once_and_not_asked_again(market, monkeypatch, caplog):
+    asked, said = [], []
 
     def broken(*arguments):
         asked.append(arguments)
-        raise RuntimeError("CUDA_ERROR_LAUNCH_FAILED")
+        raise RuntimeError("CUDA_ERROR_LAUNCH_FAILED\nin a kernel")
 
-    monkeypatch.setattr(windows, "can_play", lambda network: True)
-    monkeypatch.setattr(windows, "actions_on_gpu", broken)
+    on_gpu(monkeypatch, broken)
+    validate = validator(market, CONFIG, said.append)
+    for seed in (1, 2):
+        assert validate(policy_of(market, seed)) == sharpe(market, policy_of(market, seed))
+    assert len(asked) == 1
+    line = "the GPU could not play the validation range (CUDA_ERROR_LAUNCH_FAILED in a kernel); it is played on the CPU path from now on"
+    assert said == [line]
+    validator(market, CONFIG)
+    assert line in caplog.text, "told to the log where nobody else asks for it"
+
+
+def test_what_is_wrong_with_the_policy_is_not_blamed_on_the_gpu(market, monkeypatch):
+    def broken(*arguments):
+        raise UserError("the policy gave NaN")
+
     validate = validator(market, CONFIG)
-    assert validate(policy_of(market, 1)) == sharpe(market, policy_of(market, 1)) and len(asked) == 1
+    on_gpu(monkeypatch, broken)
+    for _ in range(2):
+        with pytest.raises(UserError, match="gave NaN"):
+            validate(policy_of(market, 1))
 
 
-def test_dqn_is_played_on_the_host(market, monkeypatch):
-    monkeypatch.setattr(validation, "play_spans", None)
-    validate = validator(market, settings.replace(CONFIG, {"algorithm": "dqn"}))
-    assert validate(policy_of(market, 1)) == sharpe(market, policy_of(market, 1))
+def test_no_gpu_is_asked_where_it_is_not_wanted_or_cannot_play(market, monkeypatch):
+    monkeypatch.setattr(player, "actions_on_gpu", None)
+    config = settings.replace(CONFIG, {"algorithm": "dqn"})
+    network = build_q_network(config, len(market.names))
+    played = play_policy(market, [market.validation], Policy(network, config, market.scaling), config)[0]
+    assert validator(market, config)(Policy(network, config, market.scaling)) == rank_value(compute_metrics(played))
+    monkeypatch.setattr(player, "can_play", None)
+    on_cpu = settings.replace(CONFIG, {"train.device": "cpu"})
+    assert validator(market, on_cpu)(policy_of(market, 1)) == sharpe(market, policy_of(market, 1))
 
 
 @pytest.mark.gpu
 def test_the_kernel_s_figure_is_that_of_the_host_but_for_equal_choices(market, monkeypatch):
     validate = validator(market, CONFIG)
-    monkeypatch.setattr(validation, "play_policy", None)
+    monkeypatch.setattr(player, "play_policy", None)
     for seed in (1, 2):
         assert validate(policy_of(market, seed)) == pytest.approx(sharpe(market, policy_of(market, seed)), rel=0.05, abs=0.01)

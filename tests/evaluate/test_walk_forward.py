@@ -17,7 +17,7 @@ from numba_rl.data.market import load_market
 from numba_rl.data.synthetic import generate
 from numba_rl.data.windows import Range
 from numba_rl.errors import ConfigError, UserError
-from numba_rl.evaluate import windows as module
+from numba_rl.evaluate import player
 from numba_rl.evaluate.backtest import play_actions, play_policy
 from numba_rl.evaluate.fold_jobs import is_finished, jobs
 from numba_rl.evaluate.fold_training import Trained, Watch, train_folds
@@ -60,7 +60,11 @@ def test_poisoned_tests_change_nothing_of_training(tmp_path, bars, market, finis
     number = 1
     at = market.warmup + folds[number].train.stop  # the first bar that the fold must not see: purged, embargo, test, later
     poisoned = replace(
-        bars, **{name: np.concatenate([getattr(bars, name)[:at], 10.0 * getattr(bars, name)[at:][::-1]]) for name in ("open", "high", "low", "close")}
+        bars,
+        **{
+            name: np.concatenate([getattr(bars, name)[:at], 10.0 * getattr(bars, name)[at:][::-1]])
+            for name in ("open", "high", "low", "close")
+        },
     )
     other = load_market(config, poisoned)
     assert plan(other, config) == folds
@@ -277,7 +281,9 @@ def test_one_policy_over_many_windows_is_each_window_alone(market):
     np.testing.assert_array_equal(alone.equity, windows[2].agent.equity)
     table = windows_table(windows)
     assert len(table) == math.ceil(market.test.bars / 50)
-    assert table["hold_return"].to_list() == [compute_metrics(w)["total_return"] for w in hold_windows(market, [w.span for w in windows], config)]
+    assert table["hold_return"].to_list() == [
+        compute_metrics(w)["total_return"] for w in hold_windows(market, [w.span for w in windows], config)
+    ]
 
 
 def test_a_gpu_that_fails_leaves_the_windows_to_the_cpu_path(market, monkeypatch, caplog):
@@ -288,8 +294,8 @@ def test_a_gpu_that_fails_leaves_the_windows_to_the_cpu_path(market, monkeypatch
     def failing(*arguments):
         raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 20 GiB")
 
-    monkeypatch.setattr(module, "can_play", lambda network: True)
-    monkeypatch.setattr(module, "actions_on_gpu", failing)
+    monkeypatch.setattr(player, "can_play", lambda network: True)
+    monkeypatch.setattr(player, "actions_on_gpu", failing)
     found = [window.agent.equity for window in windows_of_policy(policy, market, config)]
     np.testing.assert_array_equal(np.concatenate(found), np.concatenate(expected))
     assert "could not play" in caplog.text and "Tried to allocate 20 GiB); they are played on the CPU path" in caplog.text
@@ -297,6 +303,6 @@ def test_a_gpu_that_fails_leaves_the_windows_to_the_cpu_path(market, monkeypatch
     def broken(*arguments):
         raise UserError("the policy gave NaN")
 
-    monkeypatch.setattr(module, "actions_on_gpu", broken)
+    monkeypatch.setattr(player, "actions_on_gpu", broken)
     with pytest.raises(UserError, match="gave NaN"):  # no matter of the GPU
         windows_of_policy(policy, market, config)
