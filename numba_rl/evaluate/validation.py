@@ -39,7 +39,7 @@ def validator(market: Market, config: Config, warn: Callable[[str], None] = _log
         short = Range(window.start, window.start + 2)
         play_policy(market, [short], lambda states: torch.zeros(len(states), ACTIONS), config)
         if config.algorithm == "ppo":
-            player.play(
+            player.play_on_gpu(
                 Policy(build_actor(config, len(market.names), torch.Generator().manual_seed(0)), config, market.scaling), [short]
             )
 

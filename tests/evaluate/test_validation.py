@@ -1,5 +1,6 @@
 """What a training is told of its policy: the figure of the validation range, by the GPU's kernel where there is one that works."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -7,8 +8,9 @@ from numba_rl import settings
 from numba_rl.config import Config
 from numba_rl.data.market import load_market
 from numba_rl.data.synthetic import generate
+from numba_rl.data.windows import Range
 from numba_rl.errors import UserError
-from numba_rl.evaluate import player
+from numba_rl.evaluate import player, validation
 from numba_rl.evaluate.backtest import play_policy
 from numba_rl.evaluate.metrics import compute_metrics, rank_value
 from numba_rl.evaluate.validation import validator
@@ -75,6 +77,26 @@ def test_a_gpu_that_fails_is_told_once_and_not_asked_again(market, monkeypatch, 
     assert said == [line]
     validator(market, CONFIG)
     assert line in caplog.text, "told to the log where nobody else asks for it"
+
+
+@pytest.mark.parametrize(("algorithm", "gpu", "ways"), [("ppo", False, ["CPU"]), ("ppo", True, ["CPU", "GPU"]), ("dqn", True, ["CPU"])])
+def test_each_way_to_play_is_compiled_once_before_it_is_needed(market, monkeypatch, algorithm, gpu, ways):
+    played, short = [], Range(market.validation.start, market.validation.start + 2)
+
+    def on_cpu(market, spans, *arguments):
+        played.append(("CPU", spans))
+        return play_policy(market, spans, *arguments)
+
+    def choose(market, spans, *arguments):
+        played.append(("GPU", spans))
+        return np.zeros((2, 1), np.int32)
+
+    for module in (validation, player):
+        monkeypatch.setattr(module, "play_policy", on_cpu)
+    if gpu:
+        on_gpu(monkeypatch, choose)
+    validator(market, settings.replace(CONFIG, {"algorithm": algorithm}))
+    assert played == [(way, [short]) for way in ways]
 
 
 def test_what_is_wrong_with_the_policy_is_not_blamed_on_the_gpu(market, monkeypatch):
