@@ -27,14 +27,15 @@ def say_market(market: "Market") -> None:
 def work(config: Config, run: RunDir, market: "Market", *, resume: bool) -> None:
     """Train until done or asked to stop, and say how it ended. A signal exits with its code after everything was saved."""
     from numba_rl.evaluate.validation import validator
-    from numba_rl.trainer import session
+    from numba_rl.trainer.building import needs
+    from numba_rl.trainer.session import train
 
     started = time.monotonic()
-    click.echo(f"memory: {session.needs(config, market, run.meta().get('sizes'))}")
+    click.echo(f"memory: {needs(config, market, run.meta().get('sizes'))}")
     click.echo(f"run: {run.path}")
     validate = validator(market, config)
     with StopRequest() as stop, TrainingProgress(config.train.steps, config.train.time_limit) as progress:
-        result = session.train(config, run, market, stop=stop, progress=progress.update, resume=resume, validate=validate)
+        result = train(config, run, market, stop=stop, progress=progress.update, resume=resume, validate=validate)
     took = clock(time.monotonic() - started)
     signal = stop.requested
     if signal is None:

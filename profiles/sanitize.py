@@ -27,7 +27,7 @@ from numba_rl.evaluate.device import actions_on_gpu
 from numba_rl.replay import ReplayRules
 from numba_rl.replay.device import DeviceReplay
 from numba_rl.replay.host import HostReplay
-from numba_rl.trainer import session
+from numba_rl.trainer.building import build
 from numba_rl.trainer.dqn import Dqn
 from numba_rl.trainer.dqn_networks import HEADS
 from numba_rl.trainer.fused_ppo import FusedPpo
@@ -122,7 +122,7 @@ def updates(device, market):
 def graphs(device, market):
     """Trainings whose last epochs are replays."""
     for changes in ({}, {"algorithm": "dqn"}, {"algorithm": "dqn", "dqn.variant": "noisy"}):
-        trainer = session.build(config_of(changes | {"train.device": device.type}), market)
+        trainer = build(config_of(changes | {"train.device": device.type}), market)
         for _ in range(3):
             trainer.epoch()
         assert trainer.device.type == device.type

@@ -17,7 +17,8 @@ from numba_rl.config import Config, DqnConfig
 from numba_rl.data.market import Market
 from numba_rl.errors import UserError
 from numba_rl.replay import PrioritizedReplay
-from numba_rl.trainer import dqn_fused, session
+from numba_rl.trainer import dqn_fused
+from numba_rl.trainer.building import build
 from numba_rl.trainer.dqn import Dqn
 from numba_rl.trainer.dqn_networks import HEADS, QNetwork, build_q_network
 from numba_rl.trainer.dqn_update import Learner
@@ -172,7 +173,7 @@ def _epoch(clock: Clock, episodes: int, steps: int) -> Iterator[Row]:
     capacity = max(SLOTS[clock.device.type], 2 * episodes * steps)
     changes = {"algorithm": "dqn", "dqn.updates": updates, "replay.capacity": capacity, "train.device": clock.device.type}
     config, market = games.config(episodes, steps, changes), games.market()
-    trainer = session.build(config, market)  # with the collector that a training takes
+    trainer = build(config, market)  # with the collector that a training takes
     if trainer.device.type != clock.device.type:
         raise UserError("the GPU cannot be used, the warning above says why; --device cpu times the CPU path")
     if trainer.collector.episodes != episodes:

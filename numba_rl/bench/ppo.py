@@ -14,10 +14,10 @@ from numba_rl.collect.fused import FusedCollector, rebuilt
 from numba_rl.config import Config
 from numba_rl.data.market import Market
 from numba_rl.errors import UserError
+from numba_rl.trainer.building import why_not_fused
 from numba_rl.trainer.fused_ppo import FusedPpo
 from numba_rl.trainer.ppo import Ppo
 from numba_rl.trainer.precision import tf32
-from numba_rl.trainer.session import why_not_fused
 
 SIZES = {"cuda": ((128, 500), (4096, 128), (8192, 500), (65_536, 128)), "cpu": ((128, 64),)}
 COLLECT_GOALS = {(128, 500): 0.9e-3, (8192, 500): 10e-3, (65_536, 128): 18e-3}

@@ -27,7 +27,7 @@ from numba_rl.config import Config
 from numba_rl.data.market import Market
 from numba_rl.errors import UserError
 from numba_rl.files import atomic_write
-from numba_rl.trainer import session
+from numba_rl.trainer.building import build
 
 WARM = 4  # epochs before anything is looked at: they compile, load and capture
 EPOCH, FIGURES = "epoch", "figures"  # the ranges of an epoch, and of the reading of its figures after it
@@ -75,7 +75,7 @@ def trace(config: Config, market: Market, epochs: int, folder: Path, *, ranges_o
     ranges_only: torch's profiler stays out, so that nsys or ncu can watch, from cudaProfilerStart to cudaProfilerStop.
     Raises UserError where train.device is cuda and the training could only go on on the CPU path.
     """
-    trainer = session.build(config, market)
+    trainer = build(config, market)
     if config.train.device == "cuda" and trainer.device.type != "cuda":
         raise UserError("train.device = cuda: the GPU cannot be used, the warning above says why; --device cpu profiles the CPU path")
     trainer.observe = Epochs(trainer.collector, market.regime[:, 0]).end  # as in a training

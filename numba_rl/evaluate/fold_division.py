@@ -11,8 +11,8 @@ from numba_rl.replay import auto_capacity, row_bytes
 from numba_rl.replay.prioritized import HOST_CAPACITY
 from numba_rl.settings import replace
 from numba_rl.trainer import memory
+from numba_rl.trainer.building import pick_device, why_not_fused
 from numba_rl.trainer.networks import PORTFOLIO_FEATURES
-from numba_rl.trainer.session import pick_device, why_not_fused
 
 # A training in a process of its own, beside what trainer.memory counts: Python, torch, Numba and what they compiled where nothing was
 # cached; on a GPU the context. These and the next two bound the peaks of resident memory that were measured (profiles/README.md).

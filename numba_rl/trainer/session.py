@@ -1,5 +1,7 @@
 """One training run from settings to checkpoints: collect and update, log, validate, save, until done or asked to stop.
 
+What is trained with is put together by trainer.building; what the run has come to is kept by trainer.run_state.
+
 Three checkpoints are kept in RUN/checkpoints: `latest` (every train.checkpoint_every epochs and whenever training ends),
 `best` (by validation) and `final` (when all steps were played). An epoch is one launch of the collector and the update on it.
 """
@@ -12,30 +14,26 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numba
-import numpy as np
 import torch
 
-from numba_rl import gpu
-from numba_rl.collect.batched import BatchedCollector
 from numba_rl.collect.epoch import Epochs
 from numba_rl.config import Config
 from numba_rl.data.market import Market
-from numba_rl.errors import CheckpointError, ConfigError, UserError, one_line
+from numba_rl.errors import UserError, one_line
 from numba_rl.kernels.guard import BROKEN, NONE
 from numba_rl.kernels.monitor import FIGURES as MONITORED
-from numba_rl.rules.user_reward import load_reward
 from numba_rl.rundir import RunDir
-from numba_rl.settings import check, replace
+from numba_rl.settings import check
 from numba_rl.signals import StopRequest
-from numba_rl.trainer import checkpoint, memory, replay_files
+from numba_rl.trainer import replay_files
+from numba_rl.trainer.building import build, on_cpu, sizes_of
+from numba_rl.trainer.checkpoint import Policy
 from numba_rl.trainer.dead_units import dead_units, seen_states
-from numba_rl.trainer.dqn import Dqn
-from numba_rl.trainer.ppo import Ppo
+from numba_rl.trainer.run_state import RunState
 from numba_rl.trainer.tracking import Tracker
 
 PATIENCE = 5.0  # seconds that an epoch may go on after a stop was asked for; then it is undone
 GUARDED = ("loss_average", "grad_norm_average", "q_mean", "q_std", "q_min", "q_max", "clipped", "collapsed")  # logged as guard/...
-SLOW_SAVE, SAVES_SHARE = 1.0, 0.1  # a save of more seconds than this waits until such saves take no more than this share of the time
 SNAPSHOT_SECONDS = 1.0  # epochs longer than this are begun with a copy of the state to go back to
 
 _log = logging.getLogger("numba_rl")
@@ -64,7 +62,7 @@ def train(
     stop: StopRequest | None = None,
     progress: Callable[[dict], None] = lambda figures: None,
     resume: bool = False,
-    validate: Callable[[checkpoint.Policy], float] | None = None,
+    validate: Callable[[Policy], float] | None = None,
 ) -> Result:
     """Train on `market` into `run`; with `resume`, from its latest checkpoint on, as if it had never stopped.
 
@@ -80,16 +78,15 @@ def train(
 class _Session:
     def __init__(self, config, run, market, stop, progress, validate):
         self.config, self.run_dir, self.market = config, run, market
+        self.state = RunState(config, run, market)
         self.stop, self.progress = stop, progress
         self.validate = validate if market.validation.stop - market.validation.start >= 2 else None
         self.asked = math.inf  # when the loop first saw that it should stop
-        self.before, self.best, self.best_step, self.stale = 0.0, None, None, 0
-        self.saving, self.saved = 0.0, 0.0  # seconds that the last save of all took, and when it ended
         self.undone = False  # the trainer's state is in the middle of an epoch, not to be saved
 
     def run(self, resume: bool) -> Result:
         self._build(self.config, self.run_dir.meta().get("sizes", {}) if resume else {})
-        self.started = time.monotonic()
+        self.state.start_clock()
         if resume:
             self._load()
         self._note()
@@ -106,7 +103,7 @@ class _Session:
             self._save("final")
         if not self.undone:
             self._save("latest")
-        return Result(*self.done, self._seconds(), reason, self.best)
+        return Result(*self.done, self.state.seconds, reason, self.state.best)
 
     def _build(self, config: Config, sizes: dict) -> None:
         """The trainer, and what watches it. sizes: those that the run has been trained with so far, if it has."""
@@ -119,7 +116,7 @@ class _Session:
         reason, last = self._reason_to_stop(), 0.0
         while reason is None:
             # Without a copy, an epoch that is broken off leaves the run at its last checkpoint.
-            snapshot = self._state() if last > SNAPSHOT_SECONDS and self.trainer.replay is None else None
+            snapshot = self.state.copied(self.trainer, self.epochs) if last > SNAPSHOT_SECONDS and self.trainer.replay is None else None
             begun = time.monotonic()
             try:
                 self.trainer.epoch()
@@ -147,16 +144,16 @@ class _Session:
             if self.validate is not None and (trainer.epochs % settings.validate_every == 0 or ends):
                 figures["validation/sharpe"] = self._validate()
                 patience = self.config.guard.plateau_patience
-                if reason is None and patience and self.stale >= patience:
+                if reason is None and patience and self.state.stale >= patience:
                     reason = "plateau"
             try:
-                tracker.add(figures, step=trainer.steps, epoch=trainer.epochs, seconds=self._seconds())
+                tracker.add(figures, step=trainer.steps, epoch=trainer.epochs, seconds=self.state.seconds)
             except UserError:  # the disk is full: what was learned is kept if there is still room for it
                 with contextlib.suppress(UserError):
                     self._save("latest")
                 raise
-            self.progress({"seconds": self._seconds()} | _shown(trainer.steps, figures))
-            if trainer.epochs % settings.checkpoint_every == 0 and reason is None and self._save_is_due():
+            self.progress({"seconds": self.state.seconds} | _shown(trainer.steps, figures))
+            if trainer.epochs % settings.checkpoint_every == 0 and reason is None and self.state.save_is_due():
                 self._save("latest")
             if reason is None and self.stop.requested is not None:  # while it was validated, shown or saved
                 reason = "interrupted"
@@ -165,7 +162,7 @@ class _Session:
     def _reason_to_stop(self) -> str | None:
         if self.trainer.steps >= self.config.train.steps:
             return "finished"
-        if self.config.train.time_limit is not None and self._seconds() >= self.config.train.time_limit:
+        if self.config.train.time_limit is not None and self.state.seconds >= self.config.train.time_limit:
             return "time limit"
         return "interrupted" if self.stop.requested is not None else None
 
@@ -175,7 +172,7 @@ class _Session:
             f"the GPU failed in epoch {self.done[1] + 1} ({one_line(error)}); training goes on on the CPU path from the last checkpoint"
         )
         sizes, self.trainer = sizes_of(self.trainer), None
-        self._build(_on_cpu(self.config), sizes)
+        self._build(on_cpu(self.config), sizes)
         self._load()
         self._note()
 
@@ -212,67 +209,20 @@ class _Session:
     def _validate(self) -> float:
         with _threads(1):  # one account is one row: waking other threads for it costs more than they do
             score = float(self.validate(self.trainer.policy(self.market)))
-        if score > (-math.inf if self.best is None else self.best):
-            self.best, self.best_step, self.stale = score, self.trainer.steps, 0
+        state = self.state
+        if score > (-math.inf if state.best is None else state.best):
+            state.best, state.best_step, state.stale = score, self.trainer.steps, 0
             self._save("best")
         else:
-            self.stale += 1
+            state.stale += 1
         return score
 
-    # ------------------------------------------------------------------------------------------------- state
-
-    def _state(self):
-        """Everything that a checkpoint holds, copied: (tensors, JSON)."""
-        trainer = self.trainer
-        whole = trainer.state() | {f"epochs/{name}": value for name, value in self.epochs.state_dict().items()}
-        tensors = {name: value.clone() if torch.is_tensor(value) else np.copy(value) for name, value in whole.items()}
-        progress = {
-            "steps": trainer.steps, "epochs": trainer.epochs, "seconds": self._seconds(), "best": self.best, "best_step": self.best_step,
-            "stale": self.stale, "device": self.trainer.device.type, "precision": trainer.precision, "threads": torch.get_num_threads(),
-        }  # fmt: skip
-        return tensors, checkpoint.describe(self.config, self.market, **progress)
-
-    def _save_is_due(self) -> bool:
-        """A full replay can be gigabytes: writing it every few epochs would take longer than these."""
-        return self.saving <= SLOW_SAVE or time.monotonic() - self.saved >= self.saving * (1 / SAVES_SHARE - 1)
-
-    def _save(self, name: str, state=None) -> None:
-        begun = time.monotonic()
-        tensors, metadata = state or self._state()
-        folder, replay = self.run_dir.checkpoints, self.trainer.replay
-        with_replay = replay is not None and name == "latest"
-        if with_replay:
-            replay_files.save(replay, self.config.replay, folder, metadata["steps"])
-        checkpoint.save(folder / f"{name}.safetensors", tensors, metadata)
-        if with_replay:
-            replay_files.clear(folder, metadata["steps"])
-        if name == "latest":
-            self.saved = time.monotonic()
-            self.saving = self.saved - begun
+    def _save(self, name: str, copied=None) -> None:
+        self.state.save(name, self.trainer, self.epochs, copied)
 
     def _load(self) -> None:
-        path = self.run_dir.checkpoints / "latest.safetensors"
-        saved = checkpoint.load(path)
-        checkpoint.refuse_changes(saved, self.config, self.market)
-        try:
-            self.trainer.load(saved.tensors)
-            self.epochs.load_state_dict({name: saved.tensors[f"epochs/{name}"].numpy() for name in self.epochs.state_dict()})
-            self.before, self.started = float(saved.metadata["seconds"]), time.monotonic()
-            self.best, self.best_step, self.stale = (saved.metadata[name] for name in ("best", "best_step", "stale"))
-        except (KeyError, RuntimeError, ValueError, TypeError) as error:
-            raise CheckpointError(f"{path}: lacks what a resume needs ({' '.join(str(error).split())}); train anew") from None
-        if self.trainer.replay is not None:
-            lacking = replay_files.load(self.trainer.replay, self.run_dir.checkpoints, saved.metadata["steps"])
-            if lacking is not None:
-                self._warn(lacking)
-        threads = saved.metadata.get("threads")
-        if self.trainer.device.type == "cpu" and threads != torch.get_num_threads():
-            self._warn(
-                f"resumed with {torch.get_num_threads()} threads instead of {threads}: sums may round differently than in a run without a break"
-            )
-
-    def _seconds(self) -> float:
-        return self.before + time.monotonic() - self.started
+        for line in self.state.load(self.trainer, self.epochs):
+            self._warn(line)
 
     def _note(self) -> None:
         """Write what this run really uses into its directory."""
@@ -291,127 +241,6 @@ class _Session:
     def _warn(self, line: str) -> None:
         self.run_dir.log(f"warning: {line}")
         _log.warning(line)
-
-
-def build(config: Config, market: Market, poll=lambda: None, warn: Callable[[str], None] = _log.warning, sizes: dict | None = None):
-    """The trainer of config.algorithm on the device and with the collector that the settings ask for, everything compiled.
-
-    What does not fit into memory is reduced, with a warning (trainer.memory); sizes: `sizes_of` the trainer whose checkpoint is to be
-    loaded next. A GPU that cannot be used, or whose memory does not do, gives a warning and the CPU path.
-    """
-    base = load_reward(config.reward.function) if config.reward.function else None
-    device = pick_device(config, warn)
-    if device.type == "cuda":
-        try:
-            return _built(config, market, device, base, poll, warn, sizes)
-        except Exception as error:  # out of memory, a compiler's and a driver's errors have no common class
-            if isinstance(error, UserError) and not isinstance(error, memory.DoesNotFit):
-                raise
-            warn(f"the GPU cannot be used ({one_line(error)}); training goes on on the CPU path")
-            config = _on_cpu(config)
-    return _built(config, market, torch.device("cpu"), base, poll, warn, sizes)
-
-
-def _built(config, market, device, base, poll, warn, sizes):
-    config, _, notices = _fitted(config, market, device, sizes)
-    for line in notices:
-        warn(line)
-    if device.type == "cuda" and config.train.memory_limit_gb is not None:
-        share = config.train.memory_limit_gb * 1e9 / torch.cuda.get_device_properties(device).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1.0, share), device)
-    _trainer(_tiny(config), market, device, base).epoch()  # compiles before the first signal can be lost in a compiler
-    return _trainer(config, market, device, base, poll)
-
-
-def _fitted(config, market, device, sizes):
-    """(settings that fit into the memory of `device`, a line on what they take of it, what was reduced)."""
-    has = memory.room(device, config.train.memory_limit_gb)
-    if sizes:
-        same = sizes["device"] == device.type  # a replay is sized for its device, episodes stay wherever they are played
-        config = replace(config, {key: value for key, value in sizes.items() if key == "episodes.count" or (same and key in memory.SIZES)})
-    fused = config.train.collector != "batched" and why_not_fused(config, market, device) is None
-    fitted, notices = memory.fitted(config, len(market), market.features.shape[1], device, has, fused=fused, resumed=bool(sizes))
-    found = memory.estimate(fitted, len(market), market.features.shape[1], device, fused=fused)
-    return fitted, memory.describe(found, has), notices
-
-
-def sizes_of(trainer) -> dict:
-    """What `build` has to be told to make a trainer that can load this one's state, for meta.json."""
-    sizes = {"device": trainer.device.type, "episodes.count": trainer.collector.episodes}
-    if trainer.replay is not None:
-        dqn = trainer.config.dqn
-        sizes |= {"replay.capacity": trainer.replay.capacity, "dqn.batch": dqn.batch, "dqn.accumulate": dqn.accumulate}
-    return sizes
-
-
-def needs(config: Config, market: Market, sizes: dict | None = None) -> str:
-    """One line on the memory that a training takes and what is free, or on why it does not fit or is not known."""
-    try:
-        return _fitted(config, market, pick_device(config, lambda line: None), sizes)[1]
-    except Exception as error:  # a driver's errors have no common class; the training itself meets them next, and deals with them
-        return one_line(error)
-
-
-def _trainer(config: Config, market: Market, device: torch.device, base, poll=lambda: None):
-    obstacle = why_not_fused(config, market, device)
-    if config.train.collector == "fused" and obstacle:
-        raise ConfigError(f"train.collector = fused: {obstacle}; use auto or batched")
-    fused = config.train.collector != "batched" and not obstacle
-    if fused and config.algorithm == "ppo":
-        from numba_rl.collect.fused import FusedCollector
-        from numba_rl.trainer.fused_ppo import FusedPpo
-
-        return FusedPpo(config, FusedCollector(market, config, device=device, base=base), poll)
-    if fused:
-        from numba_rl.collect.fused_q import FusedQCollector
-
-        return Dqn(config, FusedQCollector(market, config, device=device, base=base), market.regime, poll)
-    collector = BatchedCollector(market, config, device=device, base=base)
-    return Dqn(config, collector, market.regime, poll) if config.algorithm == "dqn" else Ppo(config, collector, poll)
-
-
-def why_not_fused(config: Config, market: Market, device: torch.device) -> str | None:
-    """What keeps a training from the fused kernels, or None where they can be used."""
-    if device.type != "cuda":
-        return "it needs a GPU"
-    if torch.cuda.get_device_capability(device) < (8, 0):
-        return "it needs compute capability 8.0 or newer"
-    if config.train.precision not in ("auto", "bf16"):
-        return f"its products are bf16, not {config.train.precision}"
-    if config.algorithm == "dqn":
-        from numba_rl.collect import fused_q
-
-        return fused_q.why_not_fused(config, market.features.shape[1], device)
-    if config.reward.curiosity > 0:
-        return "curiosity is trained by the batched collector's trainer"
-    from numba_rl.collect.fused import EPISODES, plan_for
-    from numba_rl.trainer import fused_update
-
-    plan = plan_for(config, market.features.shape[1], device, config.episodes.count or EPISODES)
-    if plan is None or not fused_update.fits(config.ppo):
-        return "ppo.actor and ppo.critic have no fused kernel of their sizes"
-    return None
-
-
-def _on_cpu(config: Config) -> Config:
-    return replace(config, {"train.device": "cpu", "train.collector": "batched", "train.precision": "auto"})
-
-
-def _tiny(config: Config) -> Config:
-    changes = {"episodes.count": 2, "episodes.launch": config.dqn.n_step + 1, "ppo.epochs": 1, "ppo.minibatches": 1}
-    return replace(config, changes | {"dqn.updates": 1, "replay.capacity": 1024})
-
-
-def pick_device(config: Config, warn: Callable[[str], None]) -> torch.device:
-    """The device that train.device means on this machine."""
-    if config.train.device == "cpu" or gpu.SIMULATED:
-        return torch.device("cpu")
-    usable = torch.cuda.is_available() and gpu.available()
-    if config.train.device == "cuda" and not usable:
-        warn(
-            "train.device = cuda, but there is no GPU that torch and numba-cuda can both use (`rltrain doctor` says why); using the CPU path"
-        )
-    return torch.device("cuda" if usable else "cpu")
 
 
 @contextlib.contextmanager

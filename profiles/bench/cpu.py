@@ -24,8 +24,8 @@ from numba_rl.config import Config
 from numba_rl.data.market import load_market
 from numba_rl.data.synthetic import generate
 from numba_rl.settings import replace
+from numba_rl.trainer.building import build
 from numba_rl.trainer.networks import build_actor
-from numba_rl.trainer.session import build
 
 THREADS = 2
 BARS = 20_000

@@ -11,7 +11,7 @@ from numba_rl import rundir, settings
 from numba_rl.config import Config
 from numba_rl.data.market import load_market
 from numba_rl.data.synthetic import generate
-from numba_rl.trainer import session
+from numba_rl.trainer.building import build
 
 EVERYTHING = """
 import pathlib, importlib, sys
@@ -45,7 +45,7 @@ def test_commands_that_need_no_gpu_work_without_one(rltrain, words):
 def used_by_this_process(device):
     """Trains an epoch here, so that whatever a device needs is set up in the parent."""
     config = settings.replace(Config(), child.SMALL | {"train.device": device})
-    trainer = session.build(config, load_market(config, generate("mean_reverting", 1200, 5).bars))
+    trainer = build(config, load_market(config, generate("mean_reverting", 1200, 5).bars))
     trainer.epoch()
     assert trainer.device.type == device
 

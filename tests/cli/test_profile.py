@@ -13,7 +13,7 @@ from numba_rl.bench.ranges import Ranges, parts_of_epochs
 from numba_rl.collect.batched import BatchedCollector
 from numba_rl.config import Config
 from numba_rl.errors import UserError
-from numba_rl.trainer import session
+from numba_rl.trainer.building import build
 from numba_rl.trainer.ppo import Ppo
 from rltrain.profile import _new_directory, profile
 
@@ -74,7 +74,7 @@ def test_a_gpu_that_was_asked_for_is_not_replaced_by_the_cpu_path(market, tmp_pa
 
 def test_ranges_leave_a_trainer_as_it_was(market):
     config = small()
-    trainer = session.build(config, market)
+    trainer = build(config, market)
     before = {name: getattr(owner, method) for name, (owner, method) in parts_of_epochs(trainer).items()}
     with Ranges(trainer.device).within(trainer):
         trainer.epoch()

@@ -44,7 +44,8 @@ def trainer(monkeypatch, tmp_path):
             progress({"step": 1})
             return train(run, stop)
 
-        put("numba_rl.trainer.session", train=recorded, needs=lambda config, market, sizes: f"as {sizes} takes")
+        put("numba_rl.trainer.session", train=recorded)
+        put("numba_rl.trainer.building", needs=lambda config, market, sizes: f"as {sizes} takes")
         return calls
 
     put("numba_rl.data.market", load_market=lambda config: MARKET)

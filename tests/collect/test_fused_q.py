@@ -17,7 +17,7 @@ from numba_rl.data.synthetic import generate
 from numba_rl.errors import ConfigError
 from numba_rl.gpu import SIMULATED
 from numba_rl.kernels.select import FLAT
-from numba_rl.trainer import session
+from numba_rl.trainer import building
 from numba_rl.trainer.dqn import Dqn
 from numba_rl.trainer.dqn_networks import HEADS, build_q_network
 
@@ -144,10 +144,10 @@ def _agree(one, other):
 def test_a_training_takes_the_fused_collector_where_it_fits(market, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     gpu = torch.device("cuda")
-    assert session.why_not_fused(config_of(), market, gpu) is None
-    assert session.why_not_fused(config_of({"reward.curiosity": 1.0}), market, gpu) is None
-    assert session.why_not_fused(config_of({"dqn.variant": "iqn"}), market, gpu).startswith("dqn.variant = iqn")
-    assert session.why_not_fused(config_of({"train.precision": "float32"}), market, gpu) == "its products are bf16, not float32"
-    assert session.why_not_fused(config_of(), market, CPU) == "it needs a GPU"
+    assert building.why_not_fused(config_of(), market, gpu) is None
+    assert building.why_not_fused(config_of({"reward.curiosity": 1.0}), market, gpu) is None
+    assert building.why_not_fused(config_of({"dqn.variant": "iqn"}), market, gpu).startswith("dqn.variant = iqn")
+    assert building.why_not_fused(config_of({"train.precision": "float32"}), market, gpu) == "its products are bf16, not float32"
+    assert building.why_not_fused(config_of(), market, CPU) == "it needs a GPU"
     with pytest.raises(ConfigError, match="its products are bf16"):
-        session._trainer(config_of({"train.precision": "float32", "train.collector": "fused"}), market, gpu, None)
+        building._trainer(config_of({"train.precision": "float32", "train.collector": "fused"}), market, gpu, None)

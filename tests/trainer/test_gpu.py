@@ -7,7 +7,7 @@ from numba_rl import settings
 from numba_rl.bench import waits
 from numba_rl.collect.batched import BatchedCollector
 from numba_rl.config import Config
-from numba_rl.trainer import checkpoint, session
+from numba_rl.trainer import building, checkpoint, session
 from numba_rl.trainer.ppo import Ppo
 
 pytestmark = pytest.mark.gpu
@@ -89,7 +89,7 @@ def test_a_captured_epoch_neither_waits_nor_copies(market, kind):
         "fused ppo": {}, "dqn": {"algorithm": "dqn", "replay.capacity": 20_000},
         "dqn by autograd": {"algorithm": "dqn", "replay.capacity": 20_000, "dqn.variant": "noisy"},
     }[kind]  # fmt: skip
-    trainer = session.build(settings.replace(Config(), {"episodes.count": 32, "episodes.launch": 64} | changes), market)
+    trainer = building.build(settings.replace(Config(), {"episodes.count": 32, "episodes.launch": 64} | changes), market)
     for _ in range(3):  # loads, captures, replays
         trainer.epoch()
     torch.cuda.synchronize()

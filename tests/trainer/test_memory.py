@@ -12,7 +12,7 @@ from numba_rl import gpu, settings
 from numba_rl.collect.batched import BatchedCollector
 from numba_rl.config import Config
 from numba_rl.errors import ConfigError
-from numba_rl.trainer import memory, session
+from numba_rl.trainer import building, memory
 from numba_rl.trainer.dqn import Dqn
 from numba_rl.trainer.ppo import Ppo
 
@@ -98,12 +98,12 @@ def test_estimates_of_the_written_out_trainers(market, monkeypatch):
 def test_estimates_on_a_gpu(market, kind):
     changes = {"train.collector": "batched" if kind == "ppo" else "auto"} | KINDS.get(kind, {})
     config, device = settings.replace(Config(), changes), torch.device("cuda", torch.cuda.current_device())
-    session.build(config, market)  # workspaces of the libraries, kept for good
+    building.build(config, market)  # workspaces of the libraries, kept for good
     gc.collect()
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    trainer = session._trainer(config, market, device, None)
+    trainer = building._trainer(config, market, device, None)
     fused = not isinstance(trainer.collector, BatchedCollector)
     assert fused == (kind != "ppo")
     found = memory.estimate(config, len(market), FEATURES, device, fused=fused)
@@ -180,12 +180,12 @@ def test_the_limit_bounds_what_is_free():
 
 def test_a_run_is_trained_within_the_limit_and_resumed_with_its_sizes(market, small, new_run):
     config = small({"algorithm": "dqn", "train.memory_limit_gb": 0.5, "episodes.count": 20_000, "train.steps": 1, "dqn.updates": 1, "dqn.batch": 16})
-    trainer = session.build(config, market, warn=(said := []).append)
+    trainer = building.build(config, market, warn=(said := []).append)
     assert trainer.collector.episodes < 20_000 and "episodes instead of 20000" in said[0]
-    assert session.needs(config, market).startswith("0.")
-    sizes = session.sizes_of(trainer)
-    again = session.build(settings.replace(config, {"train.memory_limit_gb": 1.0}), market, sizes=sizes)
-    assert session.sizes_of(again) == sizes, "not those that would fit now"
+    assert building.needs(config, market).startswith("0.")
+    sizes = building.sizes_of(trainer)
+    again = building.build(settings.replace(config, {"train.memory_limit_gb": 1.0}), market, sizes=sizes)
+    assert building.sizes_of(again) == sizes, "not those that would fit now"
 
 
 def test_updates_do_not_grow_memory(market, small):

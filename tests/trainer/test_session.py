@@ -9,7 +9,8 @@ import torch
 from numba_rl import settings
 from numba_rl.errors import CheckpointError, ConfigError, UserError
 from numba_rl.signals import StopRequest
-from numba_rl.trainer import checkpoint, session
+from numba_rl.trainer import building, checkpoint, run_state, session
+from numba_rl.trainer.ppo import Ppo
 
 EPOCH = 64  # steps
 
@@ -134,7 +135,7 @@ def test_a_long_epoch_is_undone_when_asked_to_stop(market, small, new_run, monke
     session.train(config, straight, market)
     stop = StopRequest()
     count = 0
-    real = session.Ppo._minibatch
+    real = Ppo._minibatch
 
     def minibatch(self, batch):
         nonlocal count
@@ -143,7 +144,7 @@ def test_a_long_epoch_is_undone_when_asked_to_stop(market, small, new_run, monke
             stop.request("SIGINT")
         return real(self, batch)
 
-    monkeypatch.setattr(session.Ppo, "_minibatch", minibatch)
+    monkeypatch.setattr(Ppo, "_minibatch", minibatch)
     result = session.train(config, broken, market, stop=stop)
     monkeypatch.undo()
     assert (result.reason, result.epochs, result.steps) == ("interrupted", 3, 3 * EPOCH)
@@ -156,7 +157,7 @@ def test_a_first_epoch_that_is_undone_leaves_the_run_at_its_start(market, small,
     monkeypatch.setattr(session, "PATIENCE", -1.0)
     config = small()
     run, stop = new_run(config), StopRequest()
-    monkeypatch.setattr(session.Ppo, "_shuffle", lambda self: stop.request("SIGINT"))
+    monkeypatch.setattr(Ppo, "_shuffle", lambda self: stop.request("SIGINT"))
     assert session.train(config, run, market, stop=stop).steps == 0
     assert checkpoint.load(run.checkpoints / "latest.safetensors").metadata["epochs"] == 0
 
@@ -193,7 +194,7 @@ def test_a_users_reward_is_what_is_learned_from(market, small, new_run, tmp_path
 def test_rewards_that_are_not_finite_end_the_training_with_a_reason(market, small, new_run, monkeypatch):
     config = small({"train.steps": 100 * EPOCH, "guard.max_skipped": 30})
     run = new_run(config)
-    monkeypatch.setattr(session.Ppo, "_rewards", lambda self, rollout: torch.full_like(rollout.rewards, math.nan))
+    monkeypatch.setattr(Ppo, "_rewards", lambda self, rollout: torch.full_like(rollout.rewards, math.nan))
     with pytest.raises(UserError, match="30 updates in a row had to be skipped, rewards are not finite") as caught:
         session.train(config, run, market)
     assert "\n" not in str(caught.value)
@@ -251,13 +252,13 @@ def test_what_cannot_be_trained_here_is_refused_at_once(market, small, new_run):
 
 
 def test_a_gpu_that_is_not_there_gives_the_cpu_path_and_a_warning(small, monkeypatch):
-    monkeypatch.setattr(session.gpu, "SIMULATED", False)
+    monkeypatch.setattr(building.gpu, "SIMULATED", False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     said = []
-    assert session.pick_device(small({"train.device": "cuda"}), said.append).type == "cpu"
+    assert building.pick_device(small({"train.device": "cuda"}), said.append).type == "cpu"
     assert "using the CPU path" in said[0]
     for setting in ("cpu", "auto"):
-        assert session.pick_device(small({"train.device": setting}), said.append).type == "cpu"
+        assert building.pick_device(small({"train.device": setting}), said.append).type == "cpu"
     assert len(said) == 1, "nobody asked for a GPU there"
 
 
@@ -272,16 +273,16 @@ def test_threads_are_those_of_the_settings_while_training(market, small, new_run
 @pytest.mark.parametrize(("slow", "made"), [(10.0, [0, 2, 4, 6]), (0.0, [0, 6])])
 def test_saves_that_take_long_are_made_less_often(market, small, new_run, monkeypatch, slow, made):
     """The file says when it was saved; a save of any length is a slow one with SLOW_SAVE = 0, and its share is tiny here."""
-    config, steps, real = small({"train.steps": 6 * EPOCH, "train.checkpoint_every": 2}), [], session.checkpoint.save
-    monkeypatch.setattr(session, "SLOW_SAVE", slow)
-    monkeypatch.setattr(session, "SAVES_SHARE", 1e-6)
+    config, steps, real = small({"train.steps": 6 * EPOCH, "train.checkpoint_every": 2}), [], checkpoint.save
+    monkeypatch.setattr(run_state, "SLOW_SAVE", slow)
+    monkeypatch.setattr(run_state, "SAVES_SHARE", 1e-6)
 
     def save(path, tensors, metadata):
         if path.stem == "latest":
             steps.append(metadata["steps"] // EPOCH)
         real(path, tensors, metadata)
 
-    monkeypatch.setattr(session.checkpoint, "save", save)
+    monkeypatch.setattr(checkpoint, "save", save)
     session.train(config, new_run(config), market)
     assert steps == made
 
@@ -290,7 +291,7 @@ def test_a_gpu_that_fails_while_training_gives_the_cpu_path_from_the_last_checkp
     config = small({"train.steps": 6 * EPOCH, "train.checkpoint_every": 2})
     straight, failing = new_run(config, "straight"), new_run(config, "failing")
     session.train(config, straight, market)
-    real, failed = session.Ppo.epoch, []
+    real, failed = Ppo.epoch, []
 
     def epoch(self):
         if self.epochs == 3 and not failed:
@@ -299,7 +300,7 @@ def test_a_gpu_that_fails_while_training_gives_the_cpu_path_from_the_last_checkp
             raise RuntimeError("CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be ...")
         real(self)
 
-    monkeypatch.setattr(session.Ppo, "epoch", epoch)
+    monkeypatch.setattr(Ppo, "epoch", epoch)
     result = session.train(config, failing, market)
     assert (result.reason, result.steps) == ("finished", 6 * EPOCH)
     assert "the GPU failed in epoch 4 (CUDA error: an illegal memory access" in caplog.text
@@ -309,13 +310,13 @@ def test_a_gpu_that_fails_while_training_gives_the_cpu_path_from_the_last_checkp
 
 def test_an_error_that_is_not_a_gpus_is_not_hidden(market, small, new_run, monkeypatch):
     config = small()
-    real = session.Ppo.epoch
+    real = Ppo.epoch
 
     def epoch(self):
         if self.epochs == 1:
             raise RuntimeError("a bug")
         real(self)
 
-    monkeypatch.setattr(session.Ppo, "epoch", epoch)
+    monkeypatch.setattr(Ppo, "epoch", epoch)
     with pytest.raises(RuntimeError, match="a bug"):
         session.train(config, new_run(config), market)

@@ -1,0 +1,141 @@
+"""What a training is made of: the device and the collector that its settings ask for, the trainer on them, sized and compiled."""
+
+import logging
+from collections.abc import Callable
+
+import torch
+
+from numba_rl import gpu
+from numba_rl.collect.batched import BatchedCollector
+from numba_rl.config import Config
+from numba_rl.data.market import Market
+from numba_rl.errors import ConfigError, UserError, one_line
+from numba_rl.rules.user_reward import load_reward
+from numba_rl.settings import replace
+from numba_rl.trainer import memory
+from numba_rl.trainer.dqn import Dqn
+from numba_rl.trainer.ppo import Ppo
+
+_log = logging.getLogger("numba_rl")
+
+
+def build(config: Config, market: Market, poll=lambda: None, warn: Callable[[str], None] = _log.warning, sizes: dict | None = None):
+    """The trainer of config.algorithm on the device and with the collector that the settings ask for, everything compiled.
+
+    What does not fit into memory is reduced, with a warning (trainer.memory); sizes: `sizes_of` the trainer whose checkpoint is to be
+    loaded next. A GPU that cannot be used, or whose memory does not do, gives a warning and the CPU path.
+    """
+    base = load_reward(config.reward.function) if config.reward.function else None
+    device = pick_device(config, warn)
+    if device.type == "cuda":
+        try:
+            return _built(config, market, device, base, poll, warn, sizes)
+        except Exception as error:  # out of memory, a compiler's and a driver's errors have no common class
+            if isinstance(error, UserError) and not isinstance(error, memory.DoesNotFit):
+                raise
+            warn(f"the GPU cannot be used ({one_line(error)}); training goes on on the CPU path")
+            config = on_cpu(config)
+    return _built(config, market, torch.device("cpu"), base, poll, warn, sizes)
+
+
+def _built(config, market, device, base, poll, warn, sizes):
+    config, _, notices = _fitted(config, market, device, sizes)
+    for line in notices:
+        warn(line)
+    if device.type == "cuda" and config.train.memory_limit_gb is not None:
+        share = config.train.memory_limit_gb * 1e9 / torch.cuda.get_device_properties(device).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, share), device)
+    _trainer(_tiny(config), market, device, base).epoch()  # compiles before the first signal can be lost in a compiler
+    return _trainer(config, market, device, base, poll)
+
+
+def _fitted(config, market, device, sizes):
+    """(settings that fit into the memory of `device`, a line on what they take of it, what was reduced)."""
+    has = memory.room(device, config.train.memory_limit_gb)
+    if sizes:
+        same = sizes["device"] == device.type  # a replay is sized for its device, episodes stay wherever they are played
+        config = replace(config, {key: value for key, value in sizes.items() if key == "episodes.count" or (same and key in memory.SIZES)})
+    fused = config.train.collector != "batched" and why_not_fused(config, market, device) is None
+    fitted, notices = memory.fitted(config, len(market), market.features.shape[1], device, has, fused=fused, resumed=bool(sizes))
+    found = memory.estimate(fitted, len(market), market.features.shape[1], device, fused=fused)
+    return fitted, memory.describe(found, has), notices
+
+
+def sizes_of(trainer) -> dict:
+    """What `build` has to be told to make a trainer that can load this one's state, for meta.json."""
+    sizes = {"device": trainer.device.type, "episodes.count": trainer.collector.episodes}
+    if trainer.replay is not None:
+        dqn = trainer.config.dqn
+        sizes |= {"replay.capacity": trainer.replay.capacity, "dqn.batch": dqn.batch, "dqn.accumulate": dqn.accumulate}
+    return sizes
+
+
+def needs(config: Config, market: Market, sizes: dict | None = None) -> str:
+    """One line on the memory that a training takes and what is free, or on why it does not fit or is not known."""
+    try:
+        return _fitted(config, market, pick_device(config, lambda line: None), sizes)[1]
+    except Exception as error:  # noqa: BLE001 - a driver's errors have no common class; the training itself meets them next, and deals with them
+        return one_line(error)
+
+
+def _trainer(config: Config, market: Market, device: torch.device, base, poll=lambda: None):
+    obstacle = why_not_fused(config, market, device)
+    if config.train.collector == "fused" and obstacle:
+        raise ConfigError(f"train.collector = fused: {obstacle}; use auto or batched")
+    fused = config.train.collector != "batched" and not obstacle
+    if fused and config.algorithm == "ppo":
+        from numba_rl.collect.fused import FusedCollector
+        from numba_rl.trainer.fused_ppo import FusedPpo
+
+        return FusedPpo(config, FusedCollector(market, config, device=device, base=base), poll)
+    if fused:
+        from numba_rl.collect.fused_q import FusedQCollector
+
+        return Dqn(config, FusedQCollector(market, config, device=device, base=base), market.regime, poll)
+    collector = BatchedCollector(market, config, device=device, base=base)
+    return Dqn(config, collector, market.regime, poll) if config.algorithm == "dqn" else Ppo(config, collector, poll)
+
+
+def why_not_fused(config: Config, market: Market, device: torch.device) -> str | None:
+    """What keeps a training from the fused kernels, or None where they can be used."""
+    if device.type != "cuda":
+        return "it needs a GPU"
+    if torch.cuda.get_device_capability(device) < (8, 0):
+        return "it needs compute capability 8.0 or newer"
+    if config.train.precision not in ("auto", "bf16"):
+        return f"its products are bf16, not {config.train.precision}"
+    if config.algorithm == "dqn":
+        from numba_rl.collect import fused_q
+
+        return fused_q.why_not_fused(config, market.features.shape[1], device)
+    if config.reward.curiosity > 0:
+        return "curiosity is trained by the batched collector's trainer"
+    from numba_rl.collect.fused import EPISODES, plan_for
+    from numba_rl.trainer import fused_update
+
+    plan = plan_for(config, market.features.shape[1], device, config.episodes.count or EPISODES)
+    if plan is None or not fused_update.fits(config.ppo):
+        return "ppo.actor and ppo.critic have no fused kernel of their sizes"
+    return None
+
+
+def on_cpu(config: Config) -> Config:
+    """The settings of the same training on the CPU path."""
+    return replace(config, {"train.device": "cpu", "train.collector": "batched", "train.precision": "auto"})
+
+
+def _tiny(config: Config) -> Config:
+    changes = {"episodes.count": 2, "episodes.launch": config.dqn.n_step + 1, "ppo.epochs": 1, "ppo.minibatches": 1}
+    return replace(config, changes | {"dqn.updates": 1, "replay.capacity": 1024})
+
+
+def pick_device(config: Config, warn: Callable[[str], None]) -> torch.device:
+    """The device that train.device means on this machine."""
+    if config.train.device == "cpu" or gpu.SIMULATED:
+        return torch.device("cpu")
+    usable = torch.cuda.is_available() and gpu.available()
+    if config.train.device == "cuda" and not usable:
+        warn(
+            "train.device = cuda, but there is no GPU that torch and numba-cuda can both use (`rltrain doctor` says why); using the CPU path"
+        )
+    return torch.device("cuda" if usable else "cpu")
