@@ -4,11 +4,22 @@
 Only the standard library is imported here, so that Ctrl-C during the other imports ends in one line as well.
 """
 
+import logging
 import os
 import signal
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
+
+
+class _Warnings(logging.Handler):
+    """Shows what the package warns of, in one line, wherever standard error goes at the time."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _say(f"warning: {record.getMessage()}")
+
+
+_WARNINGS = _Warnings(logging.WARNING)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -41,6 +52,7 @@ def _run(words: list[str], debug: bool) -> int:
     from numba_rl.signals import raise_on_signals
 
     raise_on_signals()
+    logging.getLogger("numba_rl").addHandler(_WARNINGS)
     try:
         with rltrain.make_context("rltrain", words) as context:
             rltrain.invoke(context)

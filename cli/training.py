@@ -1,12 +1,13 @@
 """What `train`, `resume` and `demo` share: one training run under a stop request and a progress display, and how it ended."""
 
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import rich_click as click
 
 from numba_rl.config import Config
-from numba_rl.rundir import RunDir
+from numba_rl.rundir import RunDir, fallbacks
 from numba_rl.signals import EXIT_CODES, StopRequest
 from rltrain.progress import TrainingProgress, clock
 
@@ -24,6 +25,12 @@ def say_market(market: "Market") -> None:
         click.echo(f"note: {notice}")
 
 
+def say_fallbacks(lines: Iterable[str]) -> None:
+    """What made training go on without a GPU, at the end, after everything that scrolled by."""
+    for line in lines:
+        click.echo(f"warning: {line}")
+
+
 def work(config: Config, run: RunDir, market: "Market", *, resume: bool) -> None:
     """Train until done or asked to stop, and say how it ended. A signal exits with its code after everything was saved."""
     from numba_rl.evaluate.validation import validator
@@ -33,15 +40,18 @@ def work(config: Config, run: RunDir, market: "Market", *, resume: bool) -> None
     started = time.monotonic()
     click.echo(f"memory: {needs(config, market, run.meta().get('sizes'))}")
     click.echo(f"run: {run.path}")
-    validate = validator(market, config)
+    validate = validator(market, config, run.fall_back)
     with StopRequest() as stop, TrainingProgress(config.train.steps, config.train.time_limit) as progress:
         result = train(config, run, market, stop=stop, progress=progress.update, resume=resume, validate=validate)
     took = clock(time.monotonic() - started)
     signal = stop.requested
+    again = fallbacks(run.path, run.segment)
     if signal is None:
         best = "" if result.best is None else f", best validation Sharpe ratio per bar {result.best:+.4f}"
         click.echo(f"done ({result.reason}): {result.steps:,} steps, {took}{best}")
+        say_fallbacks(again)
         return
     run.finish("interrupted" if result.reason == "interrupted" else "finished", signal)
     click.echo(f"{signal}: stopped at step {result.steps:,}, {took}, saved; `rltrain resume {run.path}` goes on from there")
+    say_fallbacks(again)
     raise click.exceptions.Exit(EXIT_CODES[signal])

@@ -39,7 +39,14 @@ class _Jobs(click.ParamType):
 @setting("--embargo", "evaluate.embargo", "A further gap before a test.", metavar="LENGTH", panel=_WINDOWS)
 @setting("--anchored/--rolling", "evaluate.anchored", "Train from the first bar on, or on the last --train.", default=None, panel=_WINDOWS)
 @setting("--seeds", "evaluate.seeds", "Trainings of each fold, with seeds that count up.", metavar="NUMBER", panel=_WINDOWS)
-@setting("--jobs", "evaluate.jobs", "Trainings side by side; auto: as many as cores and memory allow.", type=_Jobs(), metavar="NUMBER|auto", panel=_TRAINING)
+@setting(
+    "--jobs",
+    "evaluate.jobs",
+    "Trainings side by side; auto: as many as cores and memory allow.",
+    type=_Jobs(),
+    metavar="NUMBER|auto",
+    panel=_TRAINING,
+)
 @click.option("--dry-run", is_flag=True, help="Show the folds and stop.", panel=_WINDOWS)
 @click.option("--picture", type=click.Path(dir_okay=False), help="With --dry-run: the folds as an HTML page.", panel=_WINDOWS)
 @click.option("--out", type=click.Path(), help="New directory of the run. Default: runs/NAME, counted on.", panel=_RUN)
@@ -132,9 +139,10 @@ def _same_market(run: RunDir, config: Config) -> tuple:
 
 
 def _work(config: Config, run: RunDir, market, folds) -> None:
-    from numba_rl.evaluate.fold_jobs import is_finished, jobs
+    from numba_rl.evaluate.fold_jobs import fallbacks_of, is_finished, jobs
     from numba_rl.evaluate.fold_training import train_folds
     from rltrain.folds_progress import FoldsProgress
+    from rltrain.training import say_fallbacks
 
     click.echo(f"run: {run.path}")
     every = jobs(folds, config)
@@ -144,6 +152,7 @@ def _work(config: Config, run: RunDir, market, folds) -> None:
     if trained.signal is not None:
         run.finish("interrupted", trained.signal)
         click.echo(f"interrupted by {trained.signal}, saved: {again} goes on from there")
+        say_fallbacks(fallbacks_of(every, run))
         raise click.exceptions.Exit(EXIT_CODES[trained.signal])
     if not trained.failed or any(is_finished(job, run) for job in every):
         judge(run, config, market, folds)
@@ -155,8 +164,10 @@ def _work(config: Config, run: RunDir, market, folds) -> None:
 
 def judge(run: RunDir, config: Config, market, folds) -> None:
     """Play the finished folds, write tables and report, print the verdict."""
+    from numba_rl.evaluate.fold_jobs import fallbacks_of, jobs
     from numba_rl.evaluate.walk_forward import judge_folds
     from numba_rl.evaluate.walk_forward_report import report_walk_forward, write_tables
+    from rltrain.training import say_fallbacks
     from rltrain.verdict import say_verdict
 
     found = judge_folds(run, config, market, folds)
@@ -165,4 +176,5 @@ def judge(run: RunDir, config: Config, market, folds) -> None:
     say_verdict(found, f"{windows} test window{'s' if windows != 1 else ''}, {len(found.agent):,} bars")
     if not found.complete:
         click.echo(f"warning: {found.missing}", err=True)
+    say_fallbacks(fallbacks_of(jobs(folds, config), run))
     click.echo(f"report: {report_walk_forward(run, found)}")

@@ -17,6 +17,7 @@ from pathlib import Path
 from numba import config as numba_config
 
 PACKAGE = Path(__file__).parent
+problems: list[str] = []  # what was warned of in this process, for the logs of its runs
 
 
 def sources_digest(package: Path = PACKAGE) -> str:
@@ -60,7 +61,10 @@ def cached(dispatcher):
         os.makedirs(cache_directory(), exist_ok=True)
         dispatcher.enable_caching()
     except (OSError, RuntimeError) as problem:
-        warnings.warn(f"compiled kernels are not kept: {problem}; set RLTRAIN_CACHE_DIR to a writable folder", stacklevel=2)
+        line = f"compiled kernels are not kept: {problem}; set RLTRAIN_CACHE_DIR to a writable folder"
+        if line not in problems:
+            problems.append(line)
+            warnings.warn(line, stacklevel=2)
     finally:
         numba_config.CACHE_DIR = before
     return dispatcher

@@ -16,11 +16,13 @@ import contextlib
 import fcntl
 import importlib.metadata
 import json
+import logging
 import os
 import platform
 import re
 import shutil
 import sys
+import traceback
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,6 +41,7 @@ FOLDS = "folds"
 LAYOUT = frozenset((*_DIRECTORIES, *_FILES, FOLDS))
 _KIND = "numba_rl run"  # in meta.json: what --overwrite may replace
 _FORMAT = 1
+_log = logging.getLogger("numba_rl")
 _PACKAGES = ("numba", "numba-cuda", "numpy", "torch", "polars", "pyarrow", "databento-dbn", "safetensors")
 
 
@@ -184,6 +187,26 @@ class RunDir:
         with (self.path / "log.txt").open("a", encoding="utf-8") as stream:
             stream.write(f"{_now()} {line}\n")
 
+    def warn(self, line: str, *, trace: bool = False) -> None:
+        """A warning in one line: into log.txt, and to the logger "numba_rl", which shows it.
+
+        trace: with the traceback of the error that is being handled, if one is; in log.txt only.
+        """
+        self.log(f"warning: {line}")
+        if trace and sys.exception() is not None:
+            self.log(traceback.format_exc())
+        _log.warning(line)
+
+    def fall_back(self, line: str) -> None:
+        """A warning that training goes on without a GPU that it was to use: `warn` with the traceback, and kept in meta.json.
+
+        What is kept there comes again when the training ends and in its report (see ``fallbacks``).
+        """
+        if sys.exception() is not None:
+            line += "; the run's log.txt has the traceback, `rltrain doctor` looks at this machine, and a resume tries the GPU again"
+        self.warn(line, trace=True)
+        self.update(fallbacks=[*self.meta().get("fallbacks", ()), {"segment": self.segment, "line": line}])
+
     def close(self) -> None:
         """Give the lock back; the object is not to be used afterwards."""
         if self._lock is not None:
@@ -240,6 +263,11 @@ def read_meta(path: str | Path) -> dict[str, Any]:
         return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"{file}: not readable as a run's meta.json ({' '.join(str(error).split())})") from None
+
+
+def fallbacks(path: str | Path, segment: int | None = None) -> list[str]:
+    """What made a run's training go on without a GPU that it was to use, a line each; segment: only since that start (0: the first)."""
+    return [noted["line"] for noted in read_meta(path).get("fallbacks", ()) if segment in (None, noted["segment"])]
 
 
 def status(path: str | Path) -> str:

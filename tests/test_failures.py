@@ -80,7 +80,7 @@ def test_a_gpu_that_cannot_be_used_gives_the_cpu_path_and_says_so(monkeypatch):
     """The device is claimed to be there: everything that is then asked of it fails for real."""
     monkeypatch.setattr(building, "pick_device", lambda config, warn: torch.device("cuda"))
     config, said = settings.replace(Config(), child.SMALL), []
-    trainer = building.build(config, load_market(config, generate("mean_reverting", 1200, 5).bars), warn=said.append)
+    trainer = building.build(config, load_market(config, generate("mean_reverting", 1200, 5).bars), fall_back=said.append)
     assert trainer.device.type == "cpu"
     assert len(said) == 1 and "\n" not in said[0]
     assert said[0].startswith("the GPU cannot be used (") and said[0].endswith("training goes on on the CPU path")
@@ -108,7 +108,7 @@ def test_out_of_memory_and_a_kernel_that_does_not_compile_give_the_cpu_path(monk
         good = batched.steppers()
         monkeypatch.setattr(batched, "steppers", lambda base=None: good._replace(start_kernel=gpu.jit(broken)))
     try:
-        trainer = building.build(config, market, warn=said.append)
+        trainer = building.build(config, market, fall_back=said.append)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
         del hold

@@ -284,3 +284,22 @@ def test_a_kill_while_writing_leaves_a_whole_file(tmp_path):
         text = target.read_text()
         assert len(text) == 200_000
         assert len(set(text)) == 1
+
+
+def test_a_fallback_is_said_and_kept_with_its_traceback_by_segment(tmp_path, caplog):
+    with make(tmp_path / "run") as run:
+        run.warn("only this line")
+        run.fall_back("there is no GPU")
+        run.begin()
+        try:
+            raise RuntimeError("launch failed")
+        except RuntimeError:
+            run.fall_back("the GPU failed")
+        log = (run.path / "log.txt").read_text()
+    lost = "the GPU failed; the run's log.txt has the traceback, `rltrain doctor` looks at this machine, and a resume tries the GPU again"
+    assert rundir.fallbacks(run.path) == ["there is no GPU", lost]
+    assert rundir.fallbacks(run.path, 0) == ["there is no GPU"] and rundir.fallbacks(run.path, 1) == [lost]
+    assert [record.getMessage() for record in caplog.records] == ["only this line", "there is no GPU", lost]
+    assert all(f"warning: {line}" in log for line in ("only this line", "there is no GPU", lost))
+    assert log.count("Traceback") == 1 and "RuntimeError: launch failed" in log
+    assert rundir.fallbacks(with_results(tmp_path / "other")) == []

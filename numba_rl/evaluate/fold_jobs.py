@@ -18,7 +18,7 @@ from numba_rl.evaluate.backtest import play_policy
 from numba_rl.evaluate.folds import training_market
 from numba_rl.evaluate.metrics import compute_metrics
 from numba_rl.evaluate.validation import validator
-from numba_rl.rundir import RunDir, is_run, read_meta
+from numba_rl.rundir import RunDir, fallbacks, is_run, read_meta
 from numba_rl.signals import StopRequest
 from numba_rl.trainer import session
 from numba_rl.trainer.checkpoint import load_policy
@@ -79,6 +79,16 @@ def is_finished(job: Job, run: RunDir) -> bool:
     return noted is not None and meta["status"] == "finished"
 
 
+def fallbacks_of(every: Sequence[Job], run: RunDir) -> list[str]:
+    """What made trainings go on without a GPU that they were to use: a line for each reason, with the trainings that it befell."""
+    befell: dict[str, list[str]] = {}
+    for job in every:
+        if is_run(job.path(run)):
+            for line in dict.fromkeys(fallbacks(job.path(run))):
+                befell.setdefault(line, []).append(job.name)
+    return [f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {line}" for line, names in befell.items()]
+
+
 def task_of(job: Job, run: RunDir, config: Config, market: Market, threads: int | None) -> Task:
     """What a training needs. A training that goes on keeps the threads it began with, so that its sums round as before."""
     path = job.path(run)
@@ -107,7 +117,13 @@ def _train(task: Task, stop: StopRequest, progress) -> session.Result:
             directory.begin()
         try:
             result = session.train(
-                task.config, directory, seen, stop=stop, progress=progress, resume=resume, validate=validator(seen, task.config)
+                task.config,
+                directory,
+                seen,
+                stop=stop,
+                progress=progress,
+                resume=resume,
+                validate=validator(seen, task.config, directory.fall_back),
             )
             if result.reason == "interrupted":
                 directory.finish("interrupted", stop.requested)
@@ -128,7 +144,13 @@ def _note(task: Task, directory: RunDir, result: session.Result) -> dict:
     policy = load_policy(directory.checkpoints / f"{checkpoint}.safetensors")
     fitted = Range(max(seen.train.start, seen.train.stop - IN_SAMPLE_BARS), seen.train.stop)
     in_sample = compute_metrics(play_policy(seen, [fitted], policy, task.config, names=["in sample"])[0])
-    note = {"number": task.job.number, "seed": task.job.seed, "ranges": _ranges(task.job.fold), "checkpoint": checkpoint, "steps": result.steps}
+    note = {
+        "number": task.job.number,
+        "seed": task.job.seed,
+        "ranges": _ranges(task.job.fold),
+        "checkpoint": checkpoint,
+        "steps": result.steps,
+    }
     return note | {"reason": result.reason, "validation_sharpe_per_bar": result.best, "in_sample": in_sample, "in_sample_bars": fitted.bars}
 
 

@@ -21,11 +21,12 @@ from numba_rl.evaluate.statistics import Statistics, judge
 from numba_rl.evaluate.tables import equity_table, trades_table, write_csv, write_parquet
 from numba_rl.evaluate.windows import windows_line, windows_of_policy, windows_section, windows_table
 from numba_rl.files import atomic_write
-from numba_rl.rundir import RunDir, is_run, read_meta
+from numba_rl.rundir import RunDir, fallbacks, is_run, read_meta
 from numba_rl.trainer.checkpoint import load_policy
 
 RANDOM_PATHS = 100
 CHECKPOINTS = ("best", "final", "latest")
+FELL_BACK = "Training did without the GPU, at least for a part:"  # before each reason, in a report
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Evaluation:
     looks: int  # how many different results the test range of this run has shown, this one included
     sections: tuple[Section, ...] = ()  # further parts of the report
     lines: tuple[str, ...] = ()  # what they come to, for a terminal
+    warnings: tuple[str, ...] = ()  # what went otherwise than it should
 
 
 def evaluate_run(
@@ -79,9 +81,14 @@ def evaluate_run(
     shown = looks_of(policy, config, walk_forward=walk_forward, costs=costs)
     looks = int(meta.get("test_looks", 0)) + (not shown <= seen)
     trials = config.evaluate.trials or trials_beside(run.path, market.bars_digest)
-    tables, sections, lines = {}, [], []
+    tables, sections, lines, warnings = {}, [], [], []
+
+    def warn(line: str) -> None:
+        run.warn(line, trace=True)
+        warnings.append(f"{line}; log.txt has the traceback.")
+
     if walk_forward:
-        windows = windows_of_policy(policy, market, config)
+        windows = windows_of_policy(policy, market, config, warn)
         tables["windows"] = windows_table(windows)
         lines.append(windows_line(windows))
         sections.append(windows_section(windows, {"window": "Window"}, text="The same policy in each window, on an account of its own."))
@@ -91,7 +98,7 @@ def evaluate_run(
         lines.append(costs_line(played))
         sections.append(costs_section(played))
     evaluation = judge_policy(policy, market, config, checkpoint=name, trials=trials, looks=looks)
-    evaluation = replace(evaluation, sections=tuple(sections), lines=tuple(lines))
+    evaluation = replace(evaluation, sections=tuple(sections), lines=tuple(lines), warnings=tuple(warnings))
     run.update(test_looks=looks, test_seen=sorted(seen | shown))
     write_tables(run.evaluation, evaluation)
     for title, table in tables.items():
@@ -176,7 +183,7 @@ def write_tables(folder: Path, evaluation: Evaluation) -> None:
 def report_run(run: RunDir, evaluation: Evaluation) -> Path:
     """Write RUN/report.html from an evaluation; returns its path."""
     market, config, meta = evaluation.market, evaluation.config, run.meta()
-    warnings = []
+    warnings = [*(f"{FELL_BACK} {line}." for line in fallbacks(run.path)), *evaluation.warnings]
     if evaluation.looks > 1:
         warnings.append(
             f"The test range of this run was looked at {evaluation.looks} times; each look makes its figures less out of sample."

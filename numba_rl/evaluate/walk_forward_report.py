@@ -10,12 +10,14 @@ import polars as pl
 
 from numba_rl.evaluate.blocks import Section, Table
 from numba_rl.evaluate.charts import Line, curve_chart, fan_chart
+from numba_rl.evaluate.fold_jobs import fallbacks_of, jobs
 from numba_rl.evaluate.folds import dates, folds_section, untested_lines
 from numba_rl.evaluate.formatting import show
 from numba_rl.evaluate.maps import heat_map
 from numba_rl.evaluate.metrics import METRICS, compute_metrics
 from numba_rl.evaluate.report import DataSummary, ReportData, summarize_market, write_report
 from numba_rl.evaluate.sections import stretched
+from numba_rl.evaluate.session import FELL_BACK
 from numba_rl.evaluate.svg import time_axis
 from numba_rl.evaluate.tables import equity_table, trades_table, write_csv, write_parquet
 from numba_rl.evaluate.walk_forward import Played, WalkForward
@@ -36,7 +38,11 @@ def write_tables(folder: Path, found: WalkForward) -> None:
     for seed, account in found.accounts.items():
         folds = _fold_of_steps(found.played[seed], len(account))
         equity.append(equity_table(account).with_columns(seed=pl.lit(seed), fold=pl.Series([folds[0], *folds])))
-        trades.append(trades_table(account, found.config.market.fill_at).with_columns(seed=pl.lit(seed), fold=pl.Series(folds[account.trades.entry_index])))
+        trades.append(
+            trades_table(account, found.config.market.fill_at).with_columns(
+                seed=pl.lit(seed), fold=pl.Series(folds[account.trades.entry_index])
+            )
+        )
     write_parquet(folder / "equity.parquet", pl.concat(equity))
     write_parquet(folder / "trades.parquet", pl.concat(trades))
     figures = {
@@ -62,7 +68,7 @@ def _fold_of_steps(played: Sequence[Played], steps: int) -> np.ndarray:
 def report_walk_forward(run: RunDir, found: WalkForward) -> Path:
     """Write RUN/report.html; returns its path."""
     meta = run.meta()
-    warnings = []
+    warnings = [f"{FELL_BACK} {line}." for line in fallbacks_of(jobs(found.folds, found.config), run)]
     if not found.complete:
         warnings.append(f"{found.missing.capitalize()}. This is not the whole walk-forward.")
     market = summarize_market(found.market)

@@ -7,6 +7,7 @@ import torch
 
 from numba_rl import gpu
 from numba_rl.config import ReplayConfig
+from numba_rl.errors import FallbackWarning
 from numba_rl.kernels.replay_layout import row_bytes
 from numba_rl.replay.device import DeviceReplay
 from numba_rl.replay.host import HostReplay
@@ -181,4 +182,4 @@ class PrioritizedReplay:
 
 def _warn(error, kept):
     reason = str(error).splitlines()[0]
-    warnings.warn(f"replay moved to main memory with {kept} transitions, and is slower there: {reason}", RuntimeWarning, stacklevel=4)
+    warnings.warn(f"replay moved to main memory with {kept} transitions, and is slower there: {reason}", FallbackWarning, stacklevel=4)

@@ -19,21 +19,29 @@ from numba_rl.trainer.ppo import Ppo
 _log = logging.getLogger("numba_rl")
 
 
-def build(config: Config, market: Market, poll=lambda: None, warn: Callable[[str], None] = _log.warning, sizes: dict | None = None):
+def build(
+    config: Config,
+    market: Market,
+    poll=lambda: None,
+    warn: Callable[[str], None] = _log.warning,
+    sizes: dict | None = None,
+    fall_back: Callable[[str], None] = _log.warning,
+):
     """The trainer of config.algorithm on the device and with the collector that the settings ask for, everything compiled.
 
     What does not fit into memory is reduced, with a warning (trainer.memory); sizes: `sizes_of` the trainer whose checkpoint is to be
-    loaded next. A GPU that cannot be used, or whose memory does not do, gives a warning and the CPU path.
+    loaded next. A GPU that cannot be used, or whose memory does not do, gives the CPU path, and `fall_back` is told why, within the handler
+    of the error where there is one.
     """
     base = load_reward(config.reward.function) if config.reward.function else None
-    device = pick_device(config, warn)
+    device = pick_device(config, fall_back)
     if device.type == "cuda":
         try:
             return _built(config, market, device, base, poll, warn, sizes)
         except Exception as error:  # out of memory, a compiler's and a driver's errors have no common class
             if isinstance(error, UserError) and not isinstance(error, memory.DoesNotFit):
                 raise
-            warn(f"the GPU cannot be used ({one_line(error)}); training goes on on the CPU path")
+            fall_back(f"the GPU cannot be used ({one_line(error)}); training goes on on the CPU path")
             config = on_cpu(config)
     return _built(config, market, torch.device("cpu"), base, poll, warn, sizes)
 

@@ -7,26 +7,27 @@ Three checkpoints are kept in RUN/checkpoints: `latest` (every train.checkpoint_
 """
 
 import contextlib
-import logging
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numba
 import torch
 
+from numba_rl import kernel_cache
 from numba_rl.collect.epoch import Epochs
 from numba_rl.config import Config
 from numba_rl.data.market import Market
-from numba_rl.errors import UserError, one_line
+from numba_rl.errors import FallbackWarning, UserError, one_line
 from numba_rl.kernels.guard import BROKEN, NONE
 from numba_rl.kernels.monitor import FIGURES as MONITORED
 from numba_rl.rundir import RunDir
 from numba_rl.settings import check
 from numba_rl.signals import StopRequest
 from numba_rl.trainer import replay_files
-from numba_rl.trainer.building import build, on_cpu, sizes_of
+from numba_rl.trainer.building import build, on_cpu, sizes_of, why_not_fused
 from numba_rl.trainer.checkpoint import Policy
 from numba_rl.trainer.dead_units import dead_units, seen_states
 from numba_rl.trainer.run_state import RunState
@@ -35,8 +36,6 @@ from numba_rl.trainer.tracking import Tracker
 PATIENCE = 5.0  # seconds that an epoch may go on after a stop was asked for; then it is undone
 GUARDED = ("loss_average", "grad_norm_average", "q_mean", "q_std", "q_min", "q_max", "clipped", "collapsed")  # logged as guard/...
 SNAPSHOT_SECONDS = 1.0  # epochs longer than this are begun with a copy of the state to go back to
-
-_log = logging.getLogger("numba_rl")
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ def train(
     Raises UserError where the settings or the checkpoint do not fit, a file cannot be written, or training diverges.
     """
     check(config)
-    with _threads(config.train.threads):
+    with _threads(config.train.threads), _fallbacks_kept(run):
         return _Session(config, run, market, stop or StopRequest(), progress, validate).run(resume)
 
 
@@ -107,7 +106,7 @@ class _Session:
 
     def _build(self, config: Config, sizes: dict) -> None:
         """The trainer, and what watches it. sizes: those that the run has been trained with so far, if it has."""
-        self.trainer = build(config, self.market, self._poll, self._warn, sizes)
+        self.trainer = build(config, self.market, self._poll, self.run_dir.warn, sizes, self.run_dir.fall_back)
         self.epochs = Epochs(self.trainer.collector, self.market.regime[:, 0])
         self.trainer.observe = self.epochs.end
 
@@ -168,7 +167,7 @@ class _Session:
 
     def _leave_gpu(self, error: Exception) -> None:
         """Go on on the CPU path from the last checkpoint: what a failed kernel left on the GPU cannot be trusted."""
-        self._warn(
+        self.run_dir.fall_back(
             f"the GPU failed in epoch {self.done[1] + 1} ({one_line(error)}); training goes on on the CPU path from the last checkpoint"
         )
         sizes, self.trainer = sizes_of(self.trainer), None
@@ -222,25 +221,28 @@ class _Session:
 
     def _load(self) -> None:
         for line in self.state.load(self.trainer, self.epochs):
-            self._warn(line)
+            self.run_dir.warn(line)
 
     def _note(self) -> None:
         """Write what this run really uses into its directory."""
         trainer, market = self.trainer, self.market
         collector = trainer.collector
-        used = {"device": str(trainer.device), "precision": trainer.precision, "collector": type(collector).__name__}
+        used = {"device": str(trainer.device), "device_asked": self.config.train.device, "precision": trainer.precision}
+        used["collector"] = type(collector).__name__
         self.run_dir.update(**used, bars_digest=market.bars_digest, features_digest=market.features_digest, source=market.source)
         self.run_dir.log(
             f"{trainer.name} on {trainer.device}, {trainer.precision}, {torch.get_num_threads()} threads, {used['collector']}: "
             f"{collector.episodes} episodes x {collector.steps} steps an epoch"
         )
         self.run_dir.update(sizes=sizes_of(trainer))
+        if trainer.device.type == "cuda" and self.config.train.collector == "auto":
+            obstacle = why_not_fused(self.config, market, trainer.device)
+            if obstacle is not None:
+                self.run_dir.log(f"the batched collector collects, since the fused one cannot: {obstacle}")
+        for line in kernel_cache.problems:
+            self.run_dir.log(f"warning: {line}")
         if trainer.replay is not None:
             self.run_dir.log(replay_files.describe(trainer.replay, self.config.replay))
-
-    def _warn(self, line: str) -> None:
-        self.run_dir.log(f"warning: {line}")
-        _log.warning(line)
 
 
 @contextlib.contextmanager
@@ -255,6 +257,23 @@ def _threads(count: int | None) -> Iterator[None]:
     finally:
         torch.set_num_threads(before[0])
         numba.set_num_threads(before[1])
+
+
+@contextlib.contextmanager
+def _fallbacks_kept(run: RunDir) -> Iterator[None]:
+    """What says by a FallbackWarning that it leaves the GPU (the replay) is kept with the run, and said as its other warnings are."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", FallbackWarning)
+        show = warnings.showwarning
+
+        def keep(message, category, *where, **how):
+            if issubclass(category, FallbackWarning):
+                run.fall_back(str(message))
+            else:
+                show(message, category, *where, **how)
+
+        warnings.showwarning = keep
+        yield
 
 
 def _shown(step: int, figures: dict[str, float]) -> dict[str, float]:

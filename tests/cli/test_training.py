@@ -49,7 +49,7 @@ def trainer(monkeypatch, tmp_path):
         return calls
 
     put("numba_rl.data.market", load_market=lambda config: MARKET)
-    put("numba_rl.evaluate.validation", validator=lambda market, config: VALIDATE)
+    put("numba_rl.evaluate.validation", validator=lambda market, config, fall_back: VALIDATE)
     yield install
     for number, handler in handlers.items():
         signal.signal(number, handler)
@@ -78,6 +78,25 @@ def test_a_run_that_finishes(trainer, capsys):
     assert "bars: 60 to train, 20 to validate, 20 to test" in out
     assert "note: 2 rows were sorted" in out and "memory: as None takes" in out
     assert out.endswith("done (finished): 100 steps, 0:00, best validation Sharpe ratio per bar +0.2500\nnext: rltrain evaluate run\n")
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_that_training_left_the_gpu_is_said_at_once_and_at_the_end(trainer, capsys, stopped):
+    def leaves(run, stop):
+        run.fall_back("the GPU cannot be used (no driver); training goes on on the CPU path")
+        if stopped:
+            stop.request("SIGTERM")
+        return finishes(run, stop)
+
+    trainer(leaves)
+    assert command("train", "ppo", "--data", "bars.csv.gz", "--out", "run", "--device", "cuda") == (143 if stopped else 0)
+    out, err = capsys.readouterr()
+    line = "warning: the GPU cannot be used (no driver); training goes on on the CPU path\n"
+    assert err == line
+    assert line in out.partition("saved; " if stopped else "done (finished)")[2]
+    trainer(finishes)
+    assert command("resume", "run") == 0
+    assert "the GPU" not in "".join(capsys.readouterr()), "it has not left it again"
 
 
 def test_without_out_the_name_counts_on(trainer):

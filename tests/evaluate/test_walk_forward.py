@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from dataclasses import replace
 from itertools import pairwise
 
@@ -19,7 +20,7 @@ from numba_rl.data.windows import Range
 from numba_rl.errors import ConfigError, UserError
 from numba_rl.evaluate import player
 from numba_rl.evaluate.backtest import play_actions, play_policy
-from numba_rl.evaluate.fold_jobs import is_finished, jobs
+from numba_rl.evaluate.fold_jobs import fallbacks_of, is_finished, jobs
 from numba_rl.evaluate.fold_training import Trained, Watch, train_folds
 from numba_rl.evaluate.folds import fitting_ranges, folds_table, folds_text, own_ranges, plan, training_market, untested_lines, write_folds
 from numba_rl.evaluate.formatting import time_text
@@ -32,6 +33,7 @@ from numba_rl.rundir import RunDir, read_meta
 from numba_rl.signals import StopRequest
 from numba_rl.trainer.checkpoint import Policy
 from numba_rl.trainer.networks import build_actor
+from rltrain.walk_forward import judge
 
 
 @pytest.fixture(scope="module")
@@ -201,6 +203,24 @@ def test_results_and_report(finished, market):
     assert found.statistics.verdict in page
     for title in ("Test windows", "Seeds", "Out of sample against in sample", "Folds", "Bars not tested"):
         assert title in page
+
+
+def test_what_left_the_gpu_is_told_by_reason_and_in_the_report(tmp_path, market, finished, capsys):
+    run, config, folds = finished
+    shutil.copytree(run.path, tmp_path / "wf", ignore=shutil.ignore_patterns(".lock"))
+    every = jobs(folds, config)
+    with RunDir.open(tmp_path / "wf") as copied:
+        assert fallbacks_of(every, copied) == []
+        for job, line in ((every[0], "no driver"), (every[0], "no driver"), (every[2], "no driver"), (every[1], "a < b")):
+            with RunDir.open(job.path(copied)) as directory:
+                directory.fall_back(line)
+        lines = [f"{every[0].name} and 1 more: no driver", f"{every[1].name}: a < b"]
+        assert fallbacks_of(every, copied) == lines
+        page = report_walk_forward(copied, judge_folds(copied, config, market, folds)).read_text().partition("</header>")[0]
+        assert "Training did without the GPU, at least for a part: fold 0, seed 0 and 1 more: no driver." in page and "a &lt; b." in page
+        judge(copied, config, market, folds)
+    out = capsys.readouterr().out
+    assert all(f"warning: {line}\n" in out for line in lines)
 
 
 def test_a_resume_skips_what_is_finished_and_continues_what_is_not(tmp_path, market, finished):

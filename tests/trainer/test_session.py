@@ -2,12 +2,15 @@
 
 import csv
 import math
+import warnings
 
 import pytest
 import torch
 
-from numba_rl import settings
+from numba_rl import rundir, settings
 from numba_rl.errors import CheckpointError, ConfigError, UserError
+from numba_rl.replay import prioritized
+from numba_rl.replay.interface import ReplayFailure
 from numba_rl.signals import StopRequest
 from numba_rl.trainer import building, checkpoint, run_state, session
 from numba_rl.trainer.ppo import Ppo
@@ -262,6 +265,58 @@ def test_a_gpu_that_is_not_there_gives_the_cpu_path_and_a_warning(small, monkeyp
     assert len(said) == 1, "nobody asked for a GPU there"
 
 
+def test_a_gpu_that_was_asked_for_and_is_not_there_is_kept_with_the_run(market, small, new_run, monkeypatch, caplog):
+    monkeypatch.setattr(building.gpu, "SIMULATED", False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for device in ("cuda", "auto"):
+        run = new_run(config := small({"train.device": device, "train.steps": EPOCH}), device)
+        session.train(config, run, market)
+        lines = rundir.fallbacks(run.path)
+        assert (run.meta()["device"], run.meta()["device_asked"]) == ("cpu", device)
+        assert len(lines) == (device == "cuda"), "nobody asked for a GPU otherwise"
+        for line in lines:
+            assert "there is no GPU" in line and "`rltrain doctor` says why" in line
+            assert line in caplog.text and f"warning: {line}" in (run.path / "log.txt").read_text()
+
+
+def test_a_replay_that_leaves_the_gpu_is_kept_with_the_run(market, small, new_run, monkeypatch, caplog):
+    config, real = small({"train.steps": 2 * EPOCH}), Ppo.epoch
+
+    def epoch(self):
+        if self.epochs == 1:
+            warnings.warn("another matter", RuntimeWarning, stacklevel=1)
+            for _ in range(2):  # the same warning of the same line
+                try:
+                    raise ReplayFailure("replay kernel launch_insert failed")
+                except ReplayFailure as error:
+                    prioritized._warn(error, 20)
+        real(self)
+
+    monkeypatch.setattr(Ppo, "epoch", epoch)
+    run = new_run(config)
+    with pytest.warns(RuntimeWarning, match="another matter") as others:
+        session.train(config, run, market)
+    assert len(others) == 1
+    assert [line.partition(";")[0] for line in rundir.fallbacks(run.path)] == [
+        "replay moved to main memory with 20 transitions, and is slower there: replay kernel launch_insert failed"
+    ] * 2
+    assert "ReplayFailure: replay kernel" in (run.path / "log.txt").read_text() and "replay moved" in caplog.text
+
+
+def test_a_run_s_log_says_what_it_does_without(market, small, new_run, trainer, monkeypatch):
+    config = small({"train.collector": "auto"})
+    run, found = new_run(config), trainer()
+    found.device = torch.device("cuda")
+    monkeypatch.setattr(session, "why_not_fused", lambda *arguments: "its products are bf16, not float32")
+    monkeypatch.setattr(session.kernel_cache, "problems", ["compiled kernels are not kept: no room"])
+    made = session._Session(config, run, market, None, None, None)
+    made.trainer = found
+    made._note()
+    log = (run.path / "log.txt").read_text()
+    assert "the batched collector collects, since the fused one cannot: its products are bf16, not float32" in log
+    assert "warning: compiled kernels are not kept: no room" in log
+
+
 def test_threads_are_those_of_the_settings_while_training(market, small, new_run):
     config, before = small({"train.steps": EPOCH, "train.threads": 1}), torch.get_num_threads()
     seen = []
@@ -304,6 +359,10 @@ def test_a_gpu_that_fails_while_training_gives_the_cpu_path_from_the_last_checkp
     result = session.train(config, failing, market)
     assert (result.reason, result.steps) == ("finished", 6 * EPOCH)
     assert "the GPU failed in epoch 4 (CUDA error: an illegal memory access" in caplog.text
+    [line] = rundir.fallbacks(failing.path)
+    assert line.startswith("the GPU failed in epoch 4 (") and "a resume tries the GPU again" in line
+    assert "in epoch\n    raise RuntimeError" in (failing.path / "log.txt").read_text(), "the traceback"
+    assert rundir.fallbacks(straight.path) == []
     assert equal(tensors(straight), tensors(failing))
     assert [row["epoch"] for row in rows(failing)] == ["1", "2", "3", "3", "4", "5", "6"]
 
