@@ -22,7 +22,7 @@ from numba_rl.config import Config
 from numba_rl.kernels import route
 from numba_rl.kernels.select import BRANCHING, EXPOSURE, FLAT
 from numba_rl.rules.actions import ACTIONS, EXPOSURES, MARKET, NORMAL, ORDERS, URGENCIES, compose
-from numba_rl.trainer.networks import PORTFOLIO_FEATURES
+from numba_rl.trainer.networks import PORTFOLIO_FEATURES, dense_parameters
 
 HEADS = {
     "dueling": (ACTIONS,), "noisy": (ACTIONS,), "iqn": (ACTIONS,), "branching": (EXPOSURES, ORDERS, URGENCIES), "exposure": (EXPOSURES,),
@@ -164,3 +164,12 @@ def build_q_network(config: Config, features: int, generator=None) -> QNetwork:
     """The network of config.dqn for a state of `features` + 3."""
     dqn = config.dqn
     return QNetwork(features + PORTFOLIO_FEATURES, dqn.hidden, dqn.head, dqn.variant, dqn.quantiles, generator)
+
+
+def q_parameters(config: Config, features: int) -> int:
+    """Trained numbers of `build_q_network`'s network, without building it."""
+    dqn = config.dqn
+    hidden, head, outputs = dense_parameters(features + PORTFOLIO_FEATURES, *dqn.hidden), dqn.head, sum(HEADS[dqn.variant])
+    ends = dense_parameters(dqn.hidden[-1], 2 * head) + dense_parameters(head, 1) + dense_parameters(head, outputs)
+    levels = dense_parameters(COSINES, dqn.hidden[-1]) if dqn.variant == "iqn" else 0
+    return hidden + levels + ends * (2 if dqn.variant == "noisy" else 1)  # noisy: a sigma for each weight

@@ -32,8 +32,8 @@ from numba_rl.rules.shaping import SHAPING_FIELDS
 from numba_rl.settings import replace
 from numba_rl.trainer import dqn_fused, fused_update
 from numba_rl.trainer.curiosity import FEATURES, HIDDEN
-from numba_rl.trainer.dqn_networks import HEADS, build_q_network
-from numba_rl.trainer.networks import PORTFOLIO_FEATURES, build_actor, build_critic, parameter_count
+from numba_rl.trainer.dqn_networks import HEADS, q_parameters
+from numba_rl.trainer.networks import PORTFOLIO_FEATURES, dense_parameters
 from numba_rl.trainer.ppo import CRITIC_ROWS
 
 RESERVE = 400 * 10**6  # of the free memory, left out of the collector's share
@@ -150,14 +150,9 @@ def _launch(config: Config, device: torch.device) -> tuple[int, int]:
     return config.episodes.count or EPISODES, config.episodes.launch or steps
 
 
-def _parameters(*networks) -> int:
-    return sum(map(parameter_count, networks))
-
-
 def _ppo(config: Config, width: int, samples: int, episodes: int) -> tuple[int, int]:
-    ppo, features = config.ppo, width - PORTFOLIO_FEATURES
-    with torch.device("meta"):
-        parameters = _parameters(build_actor(config, features), build_critic(config, features))
+    ppo = config.ppo
+    parameters = dense_parameters(width, *ppo.actor, ACTIONS) + dense_parameters(width, *ppo.critic, 1)
     batch = samples * (8 + 4 * 3) + 4 * episodes  # actions as indices, values, advantages, returns
     critic = min(samples + episodes, CRITIC_ROWS) * 4 * _two_widest(ppo.critic)
     rows = -(-samples // min(ppo.minibatches, samples))
@@ -193,8 +188,7 @@ def _dqn(config: Config, width: int, device: torch.device) -> tuple[int, int]:
         tail = sum(sizes) + columns
         activations = 2 * rows * (2 * inputs + 4 * sum(sizes) + 6 * columns + columns) + 8 * rows
         return buffers + parameters * (6 * 4 + 2 * 2) + activations + dqn_fused.MOST_GROUPS * 4 * tail + 8 * dqn.head * columns, 0
-    with torch.device("meta"):
-        parameters = _parameters(build_q_network(config, width - PORTFOLIO_FEATURES))
+    parameters = q_parameters(config, width - PORTFOLIO_FEATURES)
     quantiles = dqn.quantiles if dqn.variant == "iqn" else 1
     outputs = sum(HEADS[dqn.variant]) + 1
     layer = sum(dqn.hidden) + quantiles * (2 * dqn.head + 3 * outputs)

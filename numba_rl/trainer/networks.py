@@ -6,6 +6,7 @@ Layers are called policy_layer_0, policy_layer_1, ..., policy_output and value_l
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -74,3 +75,8 @@ def build_critic(config: Config, features: int, generator=None) -> Network:
 def parameter_count(network: nn.Module) -> int:
     """Number of trained numbers."""
     return sum(parameter.numel() for parameter in network.parameters())
+
+
+def dense_parameters(*sizes: int) -> int:
+    """Weights and biases of fully connected layers of these sizes, inputs first."""
+    return sum((inputs + 1) * outputs for inputs, outputs in pairwise(sizes))

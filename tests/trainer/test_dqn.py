@@ -16,7 +16,7 @@ from numba_rl.rules.routing import route
 from numba_rl.signals import StopRequest
 from numba_rl.trainer import checkpoint, session
 from numba_rl.trainer.dqn import FIGURES, Dqn
-from numba_rl.trainer.dqn_networks import HEADS, QNetwork, build_q_network
+from numba_rl.trainer.dqn_networks import HEADS, QNetwork, build_q_network, q_parameters
 from numba_rl.trainer.networks import parameter_count
 
 VARIANTS = tuple(HEADS)
@@ -70,6 +70,12 @@ def test_an_epoch_of_each_variant(dqn, variant):
 def test_default_sizes(market):
     network = build_q_network(settings.replace(settings.Config(), {"algorithm": "dqn"}), 51)
     assert parameter_count(network) == 54 * 256 + 256 + 256 * 256 + 256 + 2 * (256 * 128 + 128) + 128 + 1 + 128 * 45 + 45
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_parameters_are_counted_without_building_the_network(variant):
+    config = settings.replace(settings.Config(), {"algorithm": "dqn", "dqn.variant": variant, "dqn.hidden": (40, 24, 16), "dqn.head": 12})
+    assert q_parameters(config, 7) == parameter_count(build_q_network(config, 7))
 
 
 def test_values_are_dueling():

@@ -7,7 +7,7 @@ import torch
 
 from numba_rl import settings
 from numba_rl.config import Config
-from numba_rl.trainer.networks import build_actor, build_critic, parameter_count
+from numba_rl.trainer.networks import build_actor, build_critic, dense_parameters, parameter_count
 
 
 def seeded(build, changes=None, features=51, seed=0):
@@ -17,6 +17,7 @@ def seeded(build, changes=None, features=51, seed=0):
 def test_sizes_and_names_of_the_default_networks():
     actor, critic = seeded(build_actor), seeded(build_critic)
     assert (parameter_count(actor), parameter_count(critic)) == (18_221, 364_929)
+    assert (dense_parameters(54, 128, 64, 45), dense_parameters(54, 512, 384, 256, 128, 64, 1)) == (18_221, 364_929)
     shapes = {name: tuple(weight.shape) for name, weight in (actor.state_dict() | critic.state_dict()).items() if name.endswith("weight")}
     assert shapes == {
         "policy_layer_0.weight": (128, 54), "policy_layer_1.weight": (64, 128), "policy_output.weight": (45, 64),
