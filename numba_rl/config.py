@@ -117,7 +117,7 @@ class DqnConfig(_Section):
     n_step: Count = 1  # steps of a return
     lr: Positive = 1e-4  # learning rate of Adam
     lr_schedule: Literal["constant", "linear"] = "linear"  # linear: to 0 at the last step
-    weight_decay: NonNegative | None = None  # share of the weights a step takes away, times the learning rate; None: 10, or 3 for branching
+    weight_decay: NonNegative | None = None  # share of the weights a step takes away, times the learning rate; None: 10; 3 for branching, 0 for iqn
     loss: Literal["huber", "squared"] = "huber"  # of the TD error
     double: bool = True  # the online network picks the next action, the target network values it
     batch: Count = 1024  # transitions of an update

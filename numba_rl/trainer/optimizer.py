@@ -22,15 +22,18 @@ def learning_rate(agent: PpoConfig | DqnConfig, steps: int, total: int) -> float
     return agent.lr * left
 
 
+DECAYS = {"branching": 3.0, "iqn": 0.0}  # of variants that want another one
+
+
 def weight_decay_of(agent: DqnConfig) -> float:
     """Weight decay of a Q-network, by its variant where it is not set.
 
     Decay keeps a network from learning the noise of single bars by heart; too much of it hides what tells like choices apart, so that an
-    agent ends at half exposures.
+    agent ends at half exposures. The quantile network earned a quarter to a half less with it than without.
     """
     if agent.weight_decay is not None:
         return agent.weight_decay
-    return 3.0 if agent.variant == "branching" else 10.0
+    return DECAYS.get(agent.variant, 10.0)
 
 
 class FlatAdam:
