@@ -1,7 +1,8 @@
 """Runs the PTX of a kernel on the CPU, the threads of a block side by side in NumPy: for instructions that the simulator lacks.
 
 It knows what the kernels under test use, and stops with the name of what it does not: barriers, branches that part a warp,
-global and shared memory, bf16 `mma.sync` by the fragment layout of the PTX manual. Times and races are not modelled.
+global and shared memory, asynchronous copies (which arrive when they are waited for), `ldmatrix` and bf16 `mma.sync` by the
+fragment layouts of the PTX manual. Times and races are not modelled.
 """
 
 import operator
@@ -30,6 +31,12 @@ def to_bf16(values):
     bits = values.astype(np.float32).view(np.uint32)
     rounded = (bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)
     return np.where(np.isnan(values), np.uint32(0x7FFF), rounded)
+
+
+def truncated_division(a, b):
+    """Integers divided and rounded towards zero, as the instruction does; NumPy rounds down."""
+    down = a // b
+    return down + ((down < 0) & (down * b != a))
 
 
 class Program:
@@ -88,6 +95,7 @@ class Machine:
         self.threads = threads
         self.special = {"%tid.x": np.arange(threads), "%ctaid.x": block, "%ntid.x": threads, "%nctaid.x": blocks}
         self.local_shared = np.full(self.program.shared_bytes, 0xFF, np.uint8)  # NaN: what is read must have been written
+        self.copies = [[[]] for _ in range(threads)]  # of each thread under way, by group: the last group is still open
         self.pc = np.zeros(threads, np.int64)
         self.waits = np.full(threads, -1, np.int64)  # barrier that a thread waits at
         while True:
@@ -158,7 +166,8 @@ class Machine:
 
     def _address(self, operand):
         base, offset = re.fullmatch(r"\[([%\w$]+)\+?(-?\d*)\]", operand).groups()
-        return self._read(base, np.uint64).astype(np.int64) + int(offset or 0)
+        found = self._register(base)[self.active] if base.startswith("%") else self._read(base, np.uint64)  # 32 bits reach shared memory
+        return found.astype(np.int64) + int(offset or 0)
 
     # ------------------------------------------------------------------------------------------------ instructions
 
@@ -177,7 +186,8 @@ class Machine:
 
     def _do_ld(self, op, operands, kind):
         if op[1] == "param":
-            self._write(operands[0], np.broadcast_to(self.arguments[operands[1].strip("[]")].view(kind), len(self.active)))
+            held = self.arguments[operands[1].strip("[]")].tobytes()  # of which a narrow load takes the low part
+            self._write(operands[0], np.broadcast_to(np.frombuffer(held, kind, 1), len(self.active)))
             return
         assert op[1] in ("global", "shared"), op
         memory = self.memory if op[1] == "global" else self.local_shared
@@ -211,13 +221,18 @@ class Machine:
         self._two(operands, kind, np.subtract)
 
     def _do_div(self, op, operands, kind):
-        assert op[-1].startswith("f")
-        self._two(operands, kind, np.divide)
+        self._two(operands, kind, np.divide if op[-1].startswith("f") else truncated_division)
+
+    def _do_rem(self, op, operands, kind):
+        self._two(operands, kind, lambda a, b: a - truncated_division(a, b) * b)
 
     def _do_mul(self, op, operands, kind):
         if op[1] == "wide":
             wide = {np.uint16: np.uint32, np.uint32: np.uint64, np.int32: np.int64}[kind]
             self._write(operands[0], self._read(operands[1], kind).astype(wide) * self._read(operands[2], kind).astype(wide))
+        elif op[1] == "hi":
+            whole = self._read(operands[1], kind).astype(object) * self._read(operands[2], kind).astype(object)
+            self._write(operands[0], (whole >> 8 * np.dtype(kind).itemsize).astype(kind))
         else:
             assert op[1] in ("lo", "rn", op[-1]), op
             self._two(operands, kind, np.multiply)
@@ -264,6 +279,18 @@ class Machine:
         place, length = int(operands[3]), int(operands[4])
         mask = kind(((1 << length) - 1) << place)
         self._write(operands[0], target & ~mask | source << kind(place) & mask)
+
+    def _do_prmt(self, op, operands, kind):
+        assert op == ["prmt", "b32"], op  # the general mode: a nibble chooses a byte of both words, or fills one with its sign
+        low, high = (self._read(operand, np.uint32).astype(np.uint64) for operand in operands[1:3])
+        both, chosen, found = low | high << np.uint64(32), int(operands[3], 0), np.zeros(len(low), np.uint64)
+        for place in range(4):
+            nibble = chosen >> 4 * place & 15
+            byte = both >> np.uint64(8 * (nibble & 7)) & np.uint64(0xFF)
+            if nibble & 8:
+                byte = np.where(byte & np.uint64(0x80), np.uint64(0xFF), np.uint64(0))
+            found |= byte << np.uint64(8 * place)
+        self._write(operands[0], found.astype(np.uint32))
 
     def _do_abs(self, op, operands, kind):
         self._write(operands[0], np.abs(self._read(operands[1], kind)))
@@ -315,6 +342,34 @@ class Machine:
 
     def _do_bar(self, op, operands, kind):
         assert op[:2] == ["bar", "warp"], op  # whole warps run together here
+
+    def _do_cp(self, op, operands, kind):
+        assert op[:2] == ["cp", "async"], op
+        if op[2] == "cg":
+            target, source, size = self._address(operands[0]), self._address(operands[1]), self._read(operands[3], np.uint32)
+            for thread, *copied in zip(self.active, target, source, size, strict=True):
+                self.copies[thread][-1].append(copied)
+        elif op[2] == "commit_group":
+            for thread in self.active:
+                self.copies[thread].append([])
+        else:
+            assert op[2] == "wait_group", op
+            for thread in self.active:
+                groups = self.copies[thread]
+                while len(groups) - 1 > int(operands[0]):
+                    for target, source, size in groups.pop(0):
+                        self.local_shared[target : target + 16] = 0
+                        self.local_shared[target : target + size] = self.memory[source : source + size]
+
+    def _do_ldmatrix(self, op, operands, kind):
+        assert op == ["ldmatrix", "sync", "aligned", "m8n8", "x4", "trans", "shared", "b16"], op
+        rows = self._address(operands[1]).reshape(-1, 4, 8)
+        assert (self.active.reshape(-1, 32) % 32 == np.arange(32)).all(), "ldmatrix by part of a warp"
+        assert (rows % 16 == 0).all(), "a row of ldmatrix is not aligned"
+        tiles = self.local_shared[rows[..., None] + np.arange(16)].view(np.uint16).astype(np.uint32)  # [warp, tile, row, column]
+        g, q = np.arange(32) // 4, np.arange(32) % 4
+        for tile, target in enumerate(name.strip() for name in operands[0].strip("{}").split(",")):
+            self._write(target, (tiles[:, tile, 2 * q, g] | tiles[:, tile, 2 * q + 1, g] << np.uint32(16)).ravel())
 
     def _do_mma(self, op, operands, kind):
         assert op == ["mma", "sync", "aligned", "m16n8k16", "row", "col", "f32", "bf16", "bf16", "f32"], op

@@ -1,8 +1,9 @@
-"""The PPO update with its backward written out: bf16 matrix products around five Numba kernels, nothing else.
+"""The PPO update with its backward written out: bf16 matrix products around a few Numba kernels, nothing else.
 
 Weights are float32; every step also writes them as bf16 (the shadow), which the products read. Actor and critic share the
 input, so their first layers are one product; matrix products go through torch, with the ReLU in their epilogue, and the
-weight gradients come out in float32. Independent products run on side streams, which a captured graph keeps as branches.
+weight gradients come out in float32. The first layer's backward, the largest, is one pass of a kernel where there are rows enough
+(kernels.first_gradient). Independent products run on side streams, which a captured graph keeps as branches.
 All sums are added in a fixed order, so that a rerun is identical bit for bit.
 
 A network fits when it has at least two hidden layers for actor and critic, plain ReLU, sizes that are multiples of 8, a
@@ -18,7 +19,7 @@ from torch import nn
 
 from numba_rl.config import GuardConfig, PpoConfig
 from numba_rl.gpu import blocks_for, view
-from numba_rl.kernels import adam, minibatch, ppo_loss, relu_grad
+from numba_rl.kernels import adam, first_gradient, minibatch, ppo_loss, relu_grad
 from numba_rl.kernels.value_head import make_value_head
 from numba_rl.trainer.branches import Branches
 from numba_rl.trainer.guard import Guard
@@ -61,9 +62,11 @@ class FusedUpdate:
         lanes: int = 32,
         warps: int = 8,
         groups: int = GROUPS,
+        one_pass: bool | None = None,
     ):
         """table: scaled market features float32 [T, F]. guard: what judges every step; None: one of the default settings. lanes, warps:
-        the shape of a block, groups: rows of partial sums; smaller in the simulator."""
+        the shape of a block, groups: rows of partial sums; smaller in the simulator. one_pass: whether the first layer's backward is
+        one kernel; None: where it fits and pays. ValueError where it is to be and does not fit."""
         self.config, self.seed, self.lanes, self.threads, self.groups = config, seed, lanes, lanes * warps, groups
         self.device = table.device
         self.guard = guard or Guard(GuardConfig(), self.device)
@@ -108,12 +111,27 @@ class FusedUpdate:
         group = min(lanes, ppo_loss.LANES)
         self._loss = ppo_loss.make_ppo_loss(self.actions, hidden // 2, group, self.threads // group)
         self._relu_grad = relu_grad.make_relu_grad(lanes)
+        self.first_parts = self._one_pass(one_pass)
         self._norm, self._adam = adam.make_kernels(lanes, warps)
         self._value_head = make_value_head(lanes)
         self._branches = Branches(self.device, 2)
 
     def _new(self, *shape, dtype=torch.float32):
         return torch.zeros(shape, dtype=dtype, device=self.device)
+
+    def _one_pass(self, wanted):
+        """The partial sums of the kernel for the first layer's backward, or None where that takes two steps."""
+        inputs = self.x.shape[1]
+        if self.device.type != "cuda" or not first_gradient.fits(self.first, inputs):
+            if wanted:
+                most = first_gradient.MOST_INPUTS
+                raise ValueError(f"the first layer's backward in one pass needs a GPU and at most {most} inputs, got {inputs}")
+            return None
+        multiprocessors = torch.cuda.get_device_properties(self.device).multi_processor_count
+        if not (first_gradient.pays(self.rows, self.first, multiprocessors) if wanted is None else wanted):
+            return None
+        self._first_gradient = first_gradient.make_kernels(inputs)
+        return self._new(min(first_gradient.groups_for(self.rows, self.first, multiprocessors), self.groups), self.first, inputs)
 
     def _lay_out(self, actor, critic, inputs):
         """Offsets: matrices of the actor, first layers of both, matrices of the critic; then biases in the same order."""
@@ -206,6 +224,17 @@ class FusedUpdate:
             self._quads(gradient), self._quads(hidden), view(self.partial), self.tail_at[name]
         )
 
+    def _first_backward(self, first):
+        """Gradients of the first layer's weights and biases, from the gradient at its outputs `first`."""
+        if self.first_parts is None:
+            self._relu_backward(self.first_gradient, first, "first")
+            self._gradient("first", self.first_gradient, self.x)
+            return
+        first_gradient.launch(
+            self._first_gradient, self._pairs(self.first_gradient), self._pairs(first), self._pairs(self.x), view(self.first_parts),
+            view(self.partial), self.tail_at["first"], view(self._matrix(self.weight_gradient, "first")), self._branches.stream(),
+        )  # fmt: skip
+
     def critic_values(self, bars: torch.Tensor, account: torch.Tensor, values: torch.Tensor) -> None:
         """The critic's value of each row: bars int32 [R], account float32 [R, 3], values float32 [R], written."""
         split = self.actor_sizes[0]
@@ -281,8 +310,7 @@ class FusedUpdate:
             self._backward("a", acting, self.logit_gradient, "logits", self.first_gradient[:, :split])
         self._backward("c", judging, self.hidden_gradient, f"c{len(self.critic_sizes) - 1}", self.first_gradient[:, split:])
         self._branches.join(0)
-        self._relu_backward(self.first_gradient, first, "first")
-        self._gradient("first", self.first_gradient, self.x)
+        self._first_backward(first)
         self._branches.join(1)
         self._step(index)
         with self._branches.fork(1):  # beside the next minibatch, whose step waits for it

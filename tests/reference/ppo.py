@@ -1,4 +1,4 @@
-"""The PPO loss of one minibatch and its gradients, float64, by autograd."""
+"""The PPO loss of one minibatch and its gradients, float64, by autograd; a layer's backward and the optimizer's step."""
 
 import numpy as np
 import torch
@@ -22,6 +22,12 @@ def ppo_loss(logits, hidden, head, actions, old_log_probs, advantages, returns, 
     parts = {name: float(part.detach()) for name, part in
              {"policy": policy, "value": value, "entropy": entropy, "kl": kl, "clipped": clipped}.items()}  # fmt: skip
     return parts, x.grad.numpy(), h.grad.numpy(), w.grad.numpy()
+
+
+def first_layer(gradient, hidden, x):
+    """Gradients of a ReLU layer's weights [F, I] and biases [F] from that at its outputs [M, F], the outputs and the inputs [M, I]."""
+    through = np.where(hidden > 0, gradient, 0.0).astype(np.float64)
+    return through.T @ x.astype(np.float64), through.sum(0)
 
 
 def adam(parameters, first, second, gradient, step, rate, beta1, beta2, epsilon, max_norm, decay=0.0):

@@ -108,6 +108,52 @@ def test_a_rerun_is_identical():
     assert torch.equal(*results)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("rows", [1000, 16_000, 131_072])
+def test_the_first_layer_s_backward_in_one_pass_makes_the_same_step(rows):
+    found = []
+    config = PpoConfig(epochs=1, minibatches=1)
+    for one_pass in (False, True):
+        torch.manual_seed(0)
+        actor, critic = layers([54, 128, 64, 45], "cuda"), layers([54, 512, 384, 256, 128, 64, 1], "cuda")
+        table, *data = rollout(51, 1000, rows, 45, "cuda")
+        update = FusedUpdate(actor, critic, table, config, rows, seed=1, one_pass=one_pass)
+        assert (update.first_parts is not None) == one_pass
+        before = update.weights.clone()
+        update.update(*data)
+        assert int(update.made) == 1
+        found.append((torch.cat([update.weight_gradient, update.tail_gradient]), update.weights - before))
+    (gradient, step), (other_gradient, other_step) = found
+    assert (gradient - other_gradient).norm() < 1e-4 * gradient.norm()
+    # Adam's first step is the sign of the gradient, which is open where that is next to nothing
+    assert (step - other_step).norm() < 0.05 * step.norm()
+
+
+@pytest.mark.gpu
+def test_one_pass_is_taken_where_it_pays():
+    actor, critic = layers([54, 128, 64, 45], "cuda"), layers([54, 512, 384, 256, 128, 64, 1], "cuda")
+    for rows, taken in ((1000, False), (131_072, True)):
+        table, *_ = rollout(51, 50, rows, 45, "cuda")
+        update = FusedUpdate(actor, critic, table, PpoConfig(minibatches=1), rows, seed=1)
+        assert (update.first_parts is not None) == taken
+    actor, critic = layers([103, 128, 64, 45], "cuda"), layers([103, 512, 64, 1], "cuda")
+    table, *_ = rollout(100, 50, 131_072, 45, "cuda")
+    wide = PpoConfig(minibatches=1, critic=(512, 64))
+    assert FusedUpdate(actor, critic, table, wide, 131_072, seed=1).first_parts is None, "too many inputs"
+    with pytest.raises(ValueError, match="at most 64 inputs, got 104"):
+        FusedUpdate(actor, critic, table, wide, 131_072, seed=1, one_pass=True)
+
+
+@pytest.mark.skipif(not gpu.SIMULATED, reason="tiny networks in the simulator")
+def test_without_a_gpu_the_first_layer_s_backward_takes_two_steps():
+    actor, critic = layers([8, 8, 8, 6], "cpu"), layers([8, 8, 8, 1], "cpu")
+    table, *_ = rollout(5, 20, 16, 6, "cpu")
+    config = PpoConfig(actor=(8, 8), critic=(8, 8), minibatches=1)
+    assert FusedUpdate(actor, critic, table, config, 16, seed=0, lanes=4, warps=1, groups=2).first_parts is None
+    with pytest.raises(ValueError, match="needs a GPU"):
+        FusedUpdate(actor, critic, table, config, 16, seed=0, lanes=4, warps=1, groups=2, one_pass=True)
+
+
 def test_what_fits():
     assert fits(PpoConfig())
     assert not fits(PpoConfig(actor=(64,)))
