@@ -17,6 +17,7 @@ from pathlib import Path
 from numba import config as numba_config
 
 PACKAGE = Path(__file__).parent
+WHOLE_BARRIERS = os.environ.get("RLTRAIN_WHOLE_BARRIERS") == "1"  # see kernels.ptx: other code comes of it
 problems: list[str] = []  # what was warned of in this process, for the logs of its runs
 
 
@@ -40,7 +41,7 @@ def cache_directory() -> Path:
     root = os.environ.get("RLTRAIN_CACHE_DIR") or os.path.join(
         os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache"), "numba_rl"
     )
-    return Path(root) / sources_digest()
+    return Path(root) / (sources_digest() + "-whole-barriers" * WHOLE_BARRIERS)
 
 
 def cached(dispatcher):

@@ -2,12 +2,15 @@
 
 Named barriers let a few warps of a block wait for each other while the others work on. The simulator has one barrier for
 all threads, so there a role must pass the barriers of the others too: `others_sync` stands for them and is nothing on a GPU.
+With RLTRAIN_WHOLE_BARRIERS=1 a GPU does as the simulator: compute-sanitizer's racecheck reports races that are none where a part of a
+block passes a named barrier (profiles/racecheck.py shows it), and nothing else changes.
 Tensor-core instructions and the shortcuts around them have no twin: what is built on them has one (see kernels.mma).
 """
 
 from numba import float64, uint64
 
 from numba_rl.gpu import SIMULATED, cuda, device, float32, int32, intrinsic, uint32
+from numba_rl.kernel_cache import WHOLE_BARRIERS
 
 if SIMULATED:
     import threading
@@ -81,13 +84,15 @@ else:
 
         return returns(*kinds), codegen
 
+    _SYNC, _ARRIVE = ("bar.sync 0;", "bar.sync 0;") if WHOLE_BARRIERS else ("bar.sync $0, $1;", "bar.arrive $0, $1;")
+
     @intrinsic
     def _some_sync(typingctx, barrier, threads):
-        return _instruction("bar.sync $0, $1;", types.void, int32, int32, volatile=True)
+        return _instruction(_SYNC, types.void, int32, int32, volatile=True)
 
     @intrinsic
     def _some_arrive(typingctx, barrier, threads):
-        return _instruction("bar.arrive $0, $1;", types.void, int32, int32, volatile=True)
+        return _instruction(_ARRIVE, types.void, int32, int32, volatile=True)
 
     @device
     def some_sync(barrier, threads):
@@ -102,6 +107,8 @@ else:
     @device
     def others_sync():
         """Stands where other roles of the block pass a barrier of their own."""
+        if WHOLE_BARRIERS:
+            cuda.syncthreads()
 
     @device
     def converge():
@@ -173,7 +180,8 @@ else:
 
     def some_sync_into(builder, barrier, threads):
         """Emit `some_sync` of constants."""
-        _assembly(builder, f"bar.sync {barrier}, {threads};", [], [], [], volatile=True)
+        text = _SYNC.replace("$0", str(barrier)).replace("$1", str(threads))
+        _assembly(builder, text, [], [], [], volatile=True)
 
     def load_four_into(builder, address):
         """Emit the load of four uint32 from an address (uint64) in global memory, read-only for the whole kernel."""

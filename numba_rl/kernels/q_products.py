@@ -26,6 +26,11 @@ def ahead_of(layout: QLayout) -> int:
     return min(AHEAD, sum(layout.chunks))
 
 
+def barriers_of(layout: QLayout) -> int:
+    """Barriers of the eight warps alone in an evaluation."""
+    return 0 if SIMULATED else 2 * len(layout.units) - 1
+
+
 def staged_of(layout: QLayout, groups: int) -> int:
     """Fragments of the input that a warp brings to shared memory: of `groups` tiles of states."""
     return -(-groups * layout.inner[0] // WARPS)

@@ -24,9 +24,9 @@ from typing import NamedTuple
 
 from numba_rl.gpu import SIMULATED, blocks_for, cuda, device, float32, int32, jit, most_registers, uint32
 from numba_rl.kernel_cache import cached
-from numba_rl.kernels.ptx import converge, prices_of
+from numba_rl.kernels.ptx import converge, others_sync, prices_of
 from numba_rl.kernels.q_layout import MOST_SUMS, QLayout, q_layout
-from numba_rl.kernels.q_products import ROWS, THREADS, ahead_of, make_network, staged_of
+from numba_rl.kernels.q_products import ROWS, THREADS, ahead_of, barriers_of, make_network, staged_of
 from numba_rl.kernels.rollout_lane import NO_CHOICE, close_lane, move, next_episode, open_lane, with_slot, write_lane
 from numba_rl.kernels.select import INVERSE_TEMPERATURE, explores, pick, random_part
 from numba_rl.kernels.settled import pattern_of, settled_for, specialised
@@ -41,7 +41,7 @@ STATIC_SHARED = 48 * 1024
 TENSOR_CORES = (8, 0)  # compute capability of bf16 products
 
 # Bound anew for each network, pattern of settings and reward (see `q_function`).
-NETWORK, EPISODES, WIDEST, AHEAD, COMING, HELD = THREADS, 1, 1, 1, 1, 1
+NETWORK, BARRIERS, EPISODES, WIDEST, AHEAD, COMING, HELD = THREADS, 0, 1, 1, 1, 1, 1
 begin = evaluate = settled = None
 base = default_base
 
@@ -148,6 +148,8 @@ def rollout_q(
         explore = explores_here(e, played + t, episodes, choice, launch.seed)
         random = random_part_here(explore, ACTIONS, 0, e, played + t, launch.seed)
         converge()
+        for _ in range(BARRIERS):
+            others_sync()
         cuda.syncthreads()
         if launch.given == 1:
             action = int32(actions[uint32(t), e])
@@ -188,6 +190,7 @@ def q_function(plan: QPlan, pattern, base_reward=default_base):
     """The plain kernel function of one network, one pattern of settings and one base reward, under a name of its own."""
     first, second = make_network(plan.layout, plan.groups, STRIDE)
     names = {
+        "BARRIERS": barriers_of(plan.layout),
         "EPISODES": plan.episodes,
         "WIDEST": plan.widest,
         "AHEAD": 4 * ahead_of(plan.layout),

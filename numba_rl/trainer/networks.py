@@ -32,7 +32,7 @@ class Network(nn.Module):
         self.leaky_slope = leaky_slope
         sizes = (inputs, *hidden, outputs)
         self.layers = []
-        for index, (fan_in, fan_out) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+        for index, (fan_in, fan_out) in enumerate(pairwise(sizes)):
             last = index == len(hidden)
             layer = nn.Linear(fan_in, fan_out)
             nn.init.orthogonal_(layer.weight, output_gain if last else math.sqrt(2.0), generator=generator)

@@ -63,6 +63,12 @@ def test_roles_have_barriers_of_their_own_and_activations_come_four_at_a_time(pt
     assert ("redux.sync" in ptx["block"]) == ("warp" in ptx)
 
 
+def test_with_barriers_of_the_whole_block_there_are_no_others(monkeypatch):
+    monkeypatch.setenv("RLTRAIN_WHOLE_BARRIERS", "1")
+    text = compile_ptx(SOURCE + '    KERNELS = {"block": KERNELS["block"]}\n')["block"]
+    assert set(re.findall(r"bar(?:rier)?\.(?:sync|arrive)\s+(\S+?)[,;]", text)) == {"0"}
+
+
 def test_the_warp_form_multiplies_on_tensor_cores(ptx):
     if "warp" in ptx:
         assert ptx["warp"].count("mma.sync") == 16 * 4 + 8 * 8 + 6 * 4

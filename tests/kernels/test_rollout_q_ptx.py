@@ -51,6 +51,14 @@ CONFIG = Config(
 PRICES = random_bars(np.random.default_rng(4), 60, 0.01)
 
 
+@pytest.fixture(scope="module")
+def whole():
+    """The smallest kernel with barriers of the whole block alone, as racecheck is shown it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RLTRAIN_WHOLE_BARRIERS", "1")
+        return compile_ptx(SOURCE + '    KERNELS = {"few": KERNELS["few"]}\n')
+
+
 @pytest.fixture(scope="module", params=[(8, 6), (9, 0)], ids=lambda cc: f"sm_{cc[0]}{cc[1]}")
 def ptx(request):
     return compile_ptx(SOURCE, request.param)
@@ -114,3 +122,16 @@ def test_what_was_compiled_plays_the_game_and_makes_the_choices(ptx, name, slots
     layers[0][3, 1] = np.nan
     run(ptx[name], name, found, layers, choice)
     assert (found.status == 1).all() and (found.actions == 19).all()
+
+
+def test_with_barriers_of_the_whole_block_the_same_game_is_played(ptx, whole):
+    assert set(re.findall(r"bar\.(?:sync|arrive)\s+(\S+?)[,;]", whole["few"])) == {"0"}
+    if "sm_90" not in ptx["few"]:
+        pytest.skip("the same instructions as for sm_90, which is played")
+    features = np.random.default_rng(9).standard_normal((len(PRICES), FEATURES)).astype(np.float32)
+    games = [Game(CONFIG, PRICES, features, 20, 5) for _ in range(2)]
+    layers = actor(FEATURES, (256, 256, 128), scale=3.0)
+    for text, game in zip((ptx["few"], whole["few"]), games, strict=True):
+        run(text, "few", game, layers, np.array([0.4, 0.2, 300.0, 0.0], np.float32))
+    for output in OUTPUTS:
+        np.testing.assert_array_equal(*(getattr(game, output) for game in games), err_msg=output)
