@@ -11,6 +11,7 @@ last critic layer of at most 128, and the GPU has bf16 (compute capability 8.0);
 `trainer.ppo`.
 """
 
+import contextlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -236,21 +237,29 @@ class FusedUpdate:
         )  # fmt: skip
 
     def critic_values(self, bars: torch.Tensor, account: torch.Tensor, values: torch.Tensor) -> None:
-        """The critic's value of each row: bars int32 [R], account float32 [R, 3], values float32 [R], written."""
+        """The critic's value of each row: bars int32 [R], account float32 [R, 3], values float32 [R], written.
+
+        Every second pass runs on a side stream: layers that wait for memory then share the GPU with those that compute.
+        """
+        arrays = view(bars), view(account), view(values)
+        for turn, start in enumerate(range(0, len(bars), VALUE_ROWS)):
+            with self._branches.fork(0) if turn % 2 else contextlib.nullcontext():
+                self._value_pass(*arrays, start, min(VALUE_ROWS, len(bars) - start))
+        self._branches.join(0)
+
+    def _value_pass(self, bars, account, values, start, rows):
         split = self.actor_sizes[0]
-        for start in range(0, len(bars), VALUE_ROWS):
-            rows = min(VALUE_ROWS, len(bars) - start)
-            x = torch.empty(rows, self.x.shape[1], dtype=torch.bfloat16, device=self.device)
-            warps = self.threads // self.lanes
-            self._states[blocks_for(x.numel() // 2, self.threads), self.threads, self._branches.stream()](
-                self.table, view(bars), view(account), self.features, start, self._pairs(x)
-            )
-            h = self._dense("first", x, slice(split, None))
-            for k in range(1, len(self.critic_sizes)):
-                h = self._dense(f"c{k}", h)
-            self._value_head[blocks_for(rows, warps), self.threads, self._branches.stream()](
-                self._pairs(h), view(self._bias(self.weights, "head")), start, view(values)
-            )
+        x = torch.empty(rows, self.x.shape[1], dtype=torch.bfloat16, device=self.device)
+        warps = self.threads // self.lanes
+        self._states[blocks_for(x.numel() // 2, self.threads), self.threads, self._branches.stream()](
+            self.table, bars, account, self.features, start, self._pairs(x)
+        )
+        h = self._dense("first", x, slice(split, None))
+        for k in range(1, len(self.critic_sizes)):
+            h = self._dense(f"c{k}", h)
+        self._value_head[blocks_for(rows, warps), self.threads, self._branches.stream()](
+            self._pairs(h), view(self._bias(self.weights, "head")), start, values
+        )
 
     def update(self, bars, account, actions, log_probs, advantages, returns) -> None:
         """All passes of one update. bars int32 [S], account float32 [S, 3], actions int32 [S], the others float32 [S].

@@ -19,6 +19,7 @@ import torch
 from numba_rl.collect.batched import EPISODES, LAUNCH_ON_CPU, LAUNCH_ON_GPU
 from numba_rl.config import Config
 from numba_rl.errors import ConfigError
+from numba_rl.kernels import first_gradient
 from numba_rl.kernels.q_layout import q_layout
 from numba_rl.kernels.replay_layout import choose_layout
 from numba_rl.kernels.slots import CLOCK_FIELDS
@@ -132,7 +133,7 @@ def estimate(config: Config, bars: int, features: int, device: torch.device, *, 
         collector += tail + samples * (8 * width + 16)
         market += bars * 12
     elif fused:
-        table, networks, update = _fused_ppo(config, width, samples)
+        table, networks, update = _fused_ppo(config, width, samples, device)
         market += bars * table
         collector += 4 * episodes * (steps + 1 + finals) + 8 * samples
     else:
@@ -160,7 +161,7 @@ def _ppo(config: Config, width: int, samples: int, episodes: int) -> tuple[int, 
     return ADAM * parameters, batch + max(critic, rows * 4 * (kept + 2 * _two_widest((*ppo.actor, *ppo.critic))))
 
 
-def _fused_ppo(config: Config, width: int, samples: int) -> tuple[int, int, int]:
+def _fused_ppo(config: Config, width: int, samples: int, device: torch.device) -> tuple[int, int, int]:
     """(bytes a bar of the table in bf16, networks, update)."""
     ppo, groups = config.ppo, fused_update.GROUPS
     inputs, logits = fused_update.padded(width), (ACTIONS + 15) // 16 * 16
@@ -173,7 +174,11 @@ def _fused_ppo(config: Config, width: int, samples: int) -> tuple[int, int, int]
     networks = (matrices + tail) * (4 * 4 + 2) + rows * (2 * minibatch + 28)
     networks += groups * (4 * tail + 32 * ppo.epochs * min(ppo.minibatches, samples))
     networks += 4 * (width * actor[0] + sum(a * b for a, b in zip(actor, [*actor[1:], ACTIONS], strict=True)) + sum(actor) + ACTIONS)
-    values = min(samples, fused_update.VALUE_ROWS) * 2 * (inputs + _two_widest(critic))
+    if device.type == "cuda" and torch.cuda.is_available() and first_gradient.fits(first, inputs):
+        multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
+        if first_gradient.pays(rows, first, multiprocessors):
+            networks += 4 * first_gradient.groups_for(rows, first, multiprocessors) * first * inputs
+    values = min(samples, 2 * fused_update.VALUE_ROWS) * 2 * (inputs + _two_widest(critic))  # two passes side by side
     return 2 * inputs, networks, max(values, rows * (2 * (first + sum(actor[1:]) + sum(critic[1:])) + 4 * logits))
 
 
