@@ -107,7 +107,7 @@ class FusedUpdate:
         self.loss_settings = torch.tensor([config.clip, config.value_coef, config.entropy_coef, normalize], device=self.device)
         # of a minibatch's sums in its loss: policy, value, entropy
         self.shares = torch.tensor([1.0, config.value_coef, -config.entropy_coef], device=self.device) / rows
-        self.adam_settings = torch.tensor([config.lr, *BETAS, EPSILON, 0.0], device=self.device)
+        self.adam_settings = torch.tensor([config.lr, *BETAS, EPSILON, config.weight_decay], device=self.device)
         self._pick, self._rows, self._states, self._moments = minibatch.make_kernels(lanes)
         group = min(lanes, ppo_loss.LANES)
         self._loss = ppo_loss.make_ppo_loss(self.actions, hidden // 2, group, self.threads // group)

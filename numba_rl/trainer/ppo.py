@@ -69,7 +69,7 @@ class Ppo:
         self.actor = build_actor(config, features, generator).to(self.device)
         self.critic = build_critic(config, features, generator).to(self.device)
         ppo = config.ppo
-        self.optimizer = FlatAdam({"actor": self.actor, "critic": self.critic}, ppo.lr, ppo.max_grad_norm)
+        self.optimizer = FlatAdam({"actor": self.actor, "critic": self.critic}, ppo.lr, ppo.max_grad_norm, ppo.weight_decay)
         self.curiosity = Curiosity(config, collector.features, generator) if config.reward.curiosity > 0 else None
         self.clip = torch.tensor(ppo.clip, device=self.device)
         self.entropy_coef = torch.tensor(ppo.entropy_coef, device=self.device)

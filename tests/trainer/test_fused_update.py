@@ -94,6 +94,22 @@ def test_gradients_in_the_simulator():
     check_first_step("cpu", (8, 8), (16, 8), 5, 24, 6, 0.05, lanes=4, warps=1, groups=2)
 
 
+@pytest.mark.skipif(not gpu.SIMULATED, reason="tiny networks in the simulator")
+def test_weight_decay_takes_its_share_of_the_weights_beside_the_step():
+    stepped = []
+    for decay in (20.0, 0.0):
+        torch.manual_seed(0)
+        networks = layers([8, 8, 8, 6], "cpu"), layers([8, 16, 8, 1], "cpu")
+        table, *data = rollout(5, 50, 24, 6, "cpu")
+        config = PpoConfig(actor=(8, 8), critic=(16, 8), epochs=1, minibatches=1, lr=1e-3, weight_decay=decay)
+        update = FusedUpdate(*networks, table, config, 24, seed=5, lanes=4, warps=1, groups=2)
+        before = update.weights.clone()
+        update.update(*data)
+        stepped.append(update.weights.clone())
+    assert before.any()
+    torch.testing.assert_close(stepped[1] - stepped[0], 0.02 * before, rtol=1e-3, atol=1e-6)
+
+
 @pytest.mark.gpu
 def test_gradients_on_a_gpu():
     check_first_step("cuda", (128, 64), (512, 384, 256, 128, 64), 51, 8192, 45, 0.05)

@@ -72,6 +72,17 @@ def test_a_linear_schedule_is_a_function_of_the_steps_played(trainer):
     assert rates == pytest.approx([1e-3, 7.5e-4, 5e-4, 2.5e-4])
 
 
+def test_weight_decay_takes_its_share_of_the_weights_beside_the_step(trainer):
+    one_step = {"ppo.epochs": 1, "ppo.minibatches": 1, "ppo.lr": 1e-3, "ppo.lr_schedule": "constant"}
+    before = copied(trainer(one_step))
+    with_decay, without = trainer(one_step | {"ppo.weight_decay": 20.0}), trainer(one_step)
+    for ppo in (with_decay, without):
+        ppo.epoch()
+    decayed, plain = copied(with_decay), copied(without)
+    for name in (name for name in before if name.startswith(("policy", "value"))):
+        torch.testing.assert_close(plain[name] - decayed[name], 0.02 * before[name], rtol=1e-3, atol=1e-6)
+
+
 def test_an_update_ends_when_the_policy_has_moved_too_far(trainer):
     far = trainer({"ppo.target_kl": 1e-6, "ppo.lr": 0.01, "ppo.minibatches": 4})
     far.epoch()
