@@ -173,8 +173,8 @@ class TrainConfig(_Section):
     precision: Literal["auto", "float32", "tf32", "bf16"] = "auto"  # of matrix products
     threads: Count | None = None  # of the CPU path; None: all cores
     memory_limit_gb: Positive | None = None  # of the device; None: what is free
-    checkpoint_every: Count = 20  # epochs; saves that take seconds are made less often, a tenth of the time at most
-    validate_every: Count = 20  # epochs
+    checkpoint_every: Count | None = None  # epochs; None: 20, or 100 on a GPU; saves that take seconds are made less often, a tenth of the time at most
+    validate_every: Count | None = None  # epochs; None: 20, or 50 on a GPU
     tensorboard: bool = True  # write event files beside metrics.csv
 
 

@@ -35,6 +35,7 @@ from numba_rl.trainer.tracking import Tracker
 
 PATIENCE = 5.0  # seconds that an epoch may go on after a stop was asked for; then it is undone
 GUARDED = ("loss_average", "grad_norm_average", "q_mean", "q_std", "q_min", "q_max", "clipped", "collapsed")  # logged as guard/...
+EVERY = {"cpu": {"validate": 20, "checkpoint": 20}, "cuda": {"validate": 50, "checkpoint": 100}}  # epochs, where the settings say nothing
 SNAPSHOT_SECONDS = 1.0  # epochs longer than this are begun with a copy of the state to go back to
 
 
@@ -111,7 +112,6 @@ class _Session:
         self.trainer.observe = self.epochs.end
 
     def _loop(self, tracker: Tracker) -> str:
-        settings = self.config.train
         reason, last = self._reason_to_stop(), 0.0
         while reason is None:
             # Without a copy, an epoch that is broken off leaves the run at its last checkpoint.
@@ -136,11 +136,12 @@ class _Session:
             last = time.monotonic() - begun
             figures["charts/SPS"] = trainer.steps_per_epoch / last
             self._guard(figures)
-            if trainer.epochs % settings.validate_every == 0:
+            to_validate = trainer.epochs % self._every("validate") == 0
+            if to_validate:
                 figures["networks/dead_units"] = dead_units(trainer.acting_network, seen_states(trainer.collector))
             reason = self._reason_to_stop()
             ends = reason not in (None, "interrupted")
-            if self.validate is not None and (trainer.epochs % settings.validate_every == 0 or ends):
+            if self.validate is not None and (to_validate or ends):
                 figures["validation/sharpe"] = self._validate()
                 patience = self.config.guard.plateau_patience
                 if reason is None and patience and self.state.stale >= patience:
@@ -152,11 +153,16 @@ class _Session:
                     self._save("latest")
                 raise
             self.progress({"seconds": self.state.seconds} | _shown(trainer.steps, figures))
-            if trainer.epochs % settings.checkpoint_every == 0 and reason is None and self.state.save_is_due():
+            if trainer.epochs % self._every("checkpoint") == 0 and reason is None and self.state.save_is_due():
                 self._save("latest")
             if reason is None and self.stop.requested is not None:  # while it was validated, shown or saved
                 reason = "interrupted"
         return reason
+
+    def _every(self, what: str) -> int:
+        """Epochs from one validation or checkpoint to the next. Those of a GPU are over in milliseconds."""
+        given = getattr(self.config.train, f"{what}_every")
+        return given or EVERY[self.trainer.device.type][what]
 
     def _reason_to_stop(self) -> str | None:
         if self.trainer.steps >= self.config.train.steps:

@@ -80,6 +80,16 @@ def test_the_best_policy_by_validation_is_kept(market, small, new_run):
     assert [row["validation/sharpe"] for row in rows(run)] == ["", "0.5", "", "2", "", "-inf"]
 
 
+def test_without_a_setting_the_device_says_how_often_is_validated_and_saved(market, small, new_run, monkeypatch):
+    monkeypatch.setitem(session.EVERY, "cpu", {"validate": 2, "checkpoint": 4})
+    config, saved, real = small({"train.steps": 7 * EPOCH}), [], checkpoint.save
+    monkeypatch.setattr(checkpoint, "save", lambda path, tensors, metadata: saved.append((path.stem, metadata["epochs"])) or real(path, tensors, metadata))
+    run = new_run(config)
+    session.train(config, run, market, validate=lambda policy: -math.inf)
+    assert saved == [("latest", 0), ("latest", 4), ("final", 7), ("latest", 7)]
+    assert [row["validation/sharpe"] for row in rows(run)] == ["", "-inf", "", "-inf", "", "-inf", "-inf"]
+
+
 def test_a_policy_that_earned_nothing_is_kept_before_those_that_lost(market, small, new_run):
     config = small({"train.steps": 4 * EPOCH, "train.validate_every": 1})
     run, scores = new_run(config), iter([-0.2, 0.0, -0.1, -math.inf])
