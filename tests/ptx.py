@@ -45,12 +45,14 @@ def compile_ptx(source: str, capability: tuple[int, int] = (9, 0)) -> dict[str, 
 def assembled(ptx: str, capability: tuple[int, int], most: int | None = None) -> tuple[int, int]:
     """(registers a thread, bytes that are spilled) of the kernel's machine code; most: registers that it may take.
 
-    By the linker of CUDA, whose library comes with numba-cuda; no GPU is asked.
+    By the linker of CUDA, whose library comes with numba-cuda; no GPU is asked. The architecture may be an older one than the PTX was made
+    for, where that uses no instruction which the older one lacks.
     """
     from cuda.bindings import nvjitlink
 
     options = ["-arch=sm_{}{}".format(*capability), "-verbose", "-Xptxas=-v", *([f"-maxrregcount={most}"] if most else [])]
-    handle, text = nvjitlink.create(len(options), options), ptx.encode()
+    text = re.sub(r"\.target sm_\d+", ".target sm_{}{}".format(*capability), ptx, count=1).encode()
+    handle = nvjitlink.create(len(options), options)
     nvjitlink.add_data(handle, nvjitlink.InputType.PTX, text, len(text), "kernel")
     nvjitlink.complete(handle)
     said = bytearray(nvjitlink.get_info_log_size(handle))

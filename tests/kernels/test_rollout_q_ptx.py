@@ -59,9 +59,9 @@ def whole():
         return compile_ptx(SOURCE + '    KERNELS = {"few": KERNELS["few"]}\n')
 
 
-@pytest.fixture(scope="module", params=[(8, 6), (9, 0)], ids=lambda cc: f"sm_{cc[0]}{cc[1]}")
-def ptx(request):
-    return compile_ptx(SOURCE, request.param)
+@pytest.fixture(scope="module")
+def ptx():
+    return compile_ptx(SOURCE)
 
 
 def test_everything_is_inlined_and_stays_in_registers(ptx):
@@ -88,10 +88,10 @@ def test_nan_is_still_looked_for(ptx):
 
 def test_a_block_can_be_launched_and_next_to_nothing_is_spilled(ptx):
     for name, text in ptx.items():
-        capability, spills = ((9, 0), 8) if "sm_90" in text else ((8, 6), 400)
         most = most_registers(256 + max(32, 16 * GROUPS[name]))
-        registers, spilled = assembled(text, capability, most)
-        assert registers <= most and spilled <= spills, (name, registers, spilled)
+        for capability, spills in (((9, 0), 8), ((8, 6), 400)):
+            registers, spilled = assembled(text, capability, most)
+            assert registers <= most and spilled <= spills, (name, capability, registers, spilled)
 
 
 def run(text, name, game, layers, choice):
@@ -107,8 +107,6 @@ def run(text, name, game, layers, choice):
 
 @pytest.mark.parametrize(("name", "slots", "steps"), [("few", 20, 5), ("many", 70, 4), ("other", 40, 4)])
 def test_what_was_compiled_plays_the_game_and_makes_the_choices(ptx, name, slots, steps):
-    if "sm_90" not in ptx[name]:
-        pytest.skip("the same instructions as for sm_90, which is played")
     features = np.random.default_rng(9).standard_normal((len(PRICES), FEATURES)).astype(np.float32)
     found, truth = (Game(CONFIG, PRICES, features, slots, steps) for _ in range(2))
     hidden, head = SIZES[name]
@@ -126,8 +124,6 @@ def test_what_was_compiled_plays_the_game_and_makes_the_choices(ptx, name, slots
 
 def test_with_barriers_of_the_whole_block_the_same_game_is_played(ptx, whole):
     assert set(re.findall(r"bar\.(?:sync|arrive)\s+(\S+?)[,;]", whole["few"])) == {"0"}
-    if "sm_90" not in ptx["few"]:
-        pytest.skip("the same instructions as for sm_90, which is played")
     features = np.random.default_rng(9).standard_normal((len(PRICES), FEATURES)).astype(np.float32)
     games = [Game(CONFIG, PRICES, features, 20, 5) for _ in range(2)]
     layers = actor(FEATURES, (256, 256, 128), scale=3.0)
