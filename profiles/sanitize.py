@@ -24,7 +24,7 @@ from numba_rl.data.market import load_market
 from numba_rl.data.synthetic import generate
 from numba_rl.data.windows import Range
 from numba_rl.evaluate.backtest import play_policy
-from numba_rl.evaluate.device import actions_on_gpu
+from numba_rl.evaluate.device import GpuWindows, SteppedWindows, actions_of
 from numba_rl.replay import ReplayRules
 from numba_rl.replay.device import DeviceReplay
 from numba_rl.replay.host import HostReplay
@@ -90,8 +90,10 @@ def backtest(device, market):
     ranges = [Range(start, start + length) for start, length in ((10, 40), (60, 25), (200, 3))]
     exact = play_policy(market, ranges, actor, config)
     if device.type == "cuda":
-        found = actions_on_gpu(market, ranges, actor.to(device), config)
-        assert found.shape[1] == len(ranges)
+        for way in (GpuWindows, SteppedWindows):
+            windows = way(market, ranges, actor.to(device), config)
+            windows.launch()
+            assert actions_of(windows).shape[1] == len(ranges)
     finite("backtest", *(played.equity for played in exact))
 
 

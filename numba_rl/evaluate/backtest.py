@@ -1,6 +1,7 @@
 """Playing a policy, or given actions, over ranges of a market by the rules of training; a path a range."""
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numba
@@ -75,6 +76,27 @@ def decision_range(window: Range) -> Range:
     return Range(max(window.start - 1, 0), window.stop)
 
 
+def bars_of(played: Sequence[Range]) -> Range:
+    """All bars of ranges, with what lies between them."""
+    return Range(min(window.start for window in played), max(window.stop for window in played))
+
+
+def require_playable(market: Market, ranges: Sequence[Range]) -> None:
+    """UserError where there is no window, or one that has no step."""
+    for window in ranges:
+        if not 0 <= window.start < window.stop <= len(market.prices) or window.stop - max(window.start - 1, 0) < 2:
+            raise UserError(f"{market.source}: a window of bars [{window.start}, {window.stop}) cannot be played; 2 bars are needed")
+    if not ranges:
+        raise UserError(f"{market.source}: there are no windows to evaluate; give at least one")
+
+
+def require_choices(status: np.ndarray) -> None:
+    """UserError for the first of the windows whose policy had no valid choice; status int32 [W] as in kernels.step."""
+    if status.any():
+        w = int(np.argmax(status > 0))
+        raise UserError(f"the policy gave NaN in window {w} at step {int(status[w]) - 1}; it is broken, evaluate an earlier checkpoint")
+
+
 class AccountingError(RuntimeError):
     """An equity that its own fills do not explain: a defect of the rules, never something to carry on with."""
 
@@ -98,11 +120,7 @@ class _Windows:
     """The arrays of a batch of windows, and their results as Backtests."""
 
     def __init__(self, market: Market, config: Config, ranges, rules: Rules | None):
-        for window in ranges:
-            if not 0 <= window.start < window.stop <= len(market.prices) or window.stop - max(window.start - 1, 0) < 2:
-                raise UserError(f"{market.source}: a window of bars [{window.start}, {window.stop}) cannot be played; 2 bars are needed")
-        if not ranges:
-            raise UserError(f"{market.source}: there are no windows to evaluate; give at least one")
+        require_playable(market, ranges)
         self.market, self.ranges = market, [decision_range(window) for window in ranges]
         self.rules = rules or evaluation_rules(config, market)
         count = len(ranges)
@@ -146,11 +164,7 @@ class _Windows:
         return self.slots[0][:, HELD].copy(), self.market.regime[bars, VOLATILITY]
 
     def results(self, names) -> list[Backtest]:
-        if self.status.any():
-            w = int(np.argmax(self.status > 0))
-            raise UserError(
-                f"the policy gave NaN in window {w} at step {int(self.status[w]) - 1}; it is broken, evaluate an earlier checkpoint"
-            )
+        require_choices(self.status)
         return [self._result(w, name) for w, name in enumerate(names)]
 
     def _result(self, w, name) -> Backtest:

@@ -27,6 +27,7 @@ __all__ = [
     "exit_notional",
     "metrics_table",
     "notional",
+    "rank_of_equity",
     "rank_value",
     "sharpe",
     "sortino",
@@ -47,6 +48,11 @@ def rank_value(figures: Mapping[str, float | None]) -> float:
     if value is not None:
         return float(value)
     return 0.0 if figures["best_bar"] == figures["worst_bar"] == 0.0 else -math.inf
+
+
+def rank_of_equity(equity: np.ndarray) -> float:
+    """`rank_value` of an account by its equity float64 [n + 1] alone: at the decision bar, then at each mark."""
+    return rank_value(_single(metrics_table(np.asarray(equity)[None], math.nan)))
 
 
 def total_return(p: Paths) -> np.ndarray:
@@ -341,4 +347,9 @@ def compute_metrics(backtest) -> dict[str, float | None]:
         spread_cost=np.asarray(backtest.spread_cost)[None],
         financing=np.asarray(backtest.financing)[None],
     )
+    return _single(table)
+
+
+def _single(table: dict[str, np.ndarray]) -> dict[str, float | None]:
+    """A table of one window as numbers."""
     return {key: None if math.isnan(values[0]) else float(values[0]) for key, values in table.items()}

@@ -1,7 +1,7 @@
 """What a training is told while it goes on: the Sharpe ratio of its policy on the validation range.
 
-With a GPU the choices are made there, where the actor fits its kernel (evaluate.player): bar after bar on the host, a validation takes
-longer than the epochs between two of them.
+With a GPU all of it is played there (evaluate.player): bar after bar on the host, a validation takes longer than the epochs between two
+of them.
 """
 
 import logging
@@ -11,13 +11,10 @@ import torch
 
 from numba_rl.config import Config
 from numba_rl.data.market import Market
-from numba_rl.data.windows import Range
 from numba_rl.errors import one_line
-from numba_rl.evaluate.backtest import play_policy
-from numba_rl.evaluate.metrics import compute_metrics, rank_value
 from numba_rl.evaluate.player import Player
-from numba_rl.rules.actions import ACTIONS
 from numba_rl.trainer.checkpoint import Policy
+from numba_rl.trainer.dqn_networks import build_q_network
 from numba_rl.trainer.networks import build_actor
 
 _log = logging.getLogger("numba_rl")
@@ -36,14 +33,11 @@ def validator(market: Market, config: Config, warn: Callable[[str], None] = _log
 
     player = Player(market, config, failed)
     if window.stop - window.start >= 2:
-        short = Range(window.start, window.start + 2)
-        play_policy(market, [short], lambda states: torch.zeros(len(states), ACTIONS), config)
-        if config.algorithm == "ppo":
-            player.play_on_gpu(
-                Policy(build_actor(config, len(market.names), torch.Generator().manual_seed(0)), config, market.scaling), [short]
-            )
+        player.warm_up(_untrained(market, config) if player.on_gpu else None, window)
 
-    def validate(policy: Policy) -> float:
-        return rank_value(compute_metrics(player.play(policy, [window])[0]))
+    return lambda policy: player.rank(policy, window)
 
-    return validate
+
+def _untrained(market: Market, config: Config) -> Policy:
+    build = build_actor if config.algorithm == "ppo" else build_q_network
+    return Policy(build(config, len(market.names), torch.Generator().manual_seed(0)), config, market.scaling)

@@ -4,15 +4,20 @@ Windows are independent accounts side by side. Shapes (W windows, S steps of the
 float64 [T, 4]; slots as in kernels.slots, clock[w, BAR] being the decision bar; stops int64 [W]: one past each window's
 last bar; states float32 [1, W, F + 3], rewritten for the next step; actions int32 [S, W]; rewards float32 [S, W];
 record float64 [S, W, 13] with the columns named below; steps int32 [W]: steps really played, status int32 [W] as in
-kernels.step.
+kernels.step. Rewards and record may have fewer rows: the last one is then written anew by each further step.
+
+On a GPU a window is a thread and plays its next step, so that nothing is counted outside of it and a captured launch goes on where the
+last one ended; rewards and record have one row. Beside the above: equities float64 [S, W], net at each mark; regime float32 [T, 3];
+held float64 [W] and volatility float32 [W], what kernels.route needs for the next step: the exposure held, and the bar's feature 41.
 """
 
 from numba import njit, prange
 from numpy import float32
 
-from numba_rl.gpu import both, rebound
+from numba_rl.gpu import blocks_for, both, cuda, device, jit, rebound
 from numba_rl.kernel_cache import cached
 from numba_rl.kernels.sampling import draw, greedy
+from numba_rl.kernels.select import HELD, VOLATILITY
 from numba_rl.kernels.slots import BAR, CLOSE, PLAYED, STEP, load_slot, store_slot
 from numba_rl.kernels.step import write_state
 from numba_rl.rules.actions import FLAT, NORMAL, compose, target_exposure
@@ -39,6 +44,7 @@ COLUMNS = (
 (EQUITY, TARGET, EXPOSURE, POSITION, PRICE, UNITS, FEE, SPREAD_COST, FINANCING, EXIT_UNITS, EXIT_PRICE, EXIT_FEE, EXIT_SPREAD_COST) = (
     range(len(COLUMNS))
 )
+THREADS = 32  # a block, at most
 
 
 @both(load_slot, store_slot, write_state)
@@ -101,20 +107,21 @@ def play_window(
     clock[w, STEP] += 1
     clock[w, PLAYED] += 1
     actions[t, w] = action
-    rewards[t, w] = float32(reward)
-    record[t, w, EQUITY] = equity
-    record[t, w, TARGET] = target_exposure(action)
-    record[t, w, EXPOSURE] = outcome.exposure_after
-    record[t, w, POSITION] = outcome.position_after
-    record[t, w, PRICE] = outcome.price
-    record[t, w, UNITS] = outcome.units
-    record[t, w, FEE] = outcome.fee
-    record[t, w, SPREAD_COST] = outcome.spread_cost
-    record[t, w, FINANCING] = outcome.financing
-    record[t, w, EXIT_UNITS] = exit_units
-    record[t, w, EXIT_PRICE] = exit_price
-    record[t, w, EXIT_FEE] = exit_fee
-    record[t, w, EXIT_SPREAD_COST] = exit_spread_cost
+    rewards[min(t, rewards.shape[0] - 1), w] = float32(reward)
+    row = min(t, record.shape[0] - 1)
+    record[row, w, EQUITY] = equity
+    record[row, w, TARGET] = target_exposure(action)
+    record[row, w, EXPOSURE] = outcome.exposure_after
+    record[row, w, POSITION] = outcome.position_after
+    record[row, w, PRICE] = outcome.price
+    record[row, w, UNITS] = outcome.units
+    record[row, w, FEE] = outcome.fee
+    record[row, w, SPREAD_COST] = outcome.spread_cost
+    record[row, w, FINANCING] = outcome.financing
+    record[row, w, EXIT_UNITS] = exit_units
+    record[row, w, EXIT_PRICE] = exit_price
+    record[row, w, EXIT_FEE] = exit_fee
+    record[row, w, EXIT_SPREAD_COST] = exit_spread_cost
     steps[w] = t + 1
     if outcome.terminated == 1:
         clock[w, BAR] = stops[w]
@@ -158,3 +165,49 @@ def _parallel(function, **names):
 open_windows = _parallel(_open_windows, open_window=open_window.cpu)
 play_windows = _parallel(_play_windows, play_window=play_window.cpu)
 play_given = _parallel(_play_given, play_window=play_window.cpu)  # actions are known: all steps from t on, no forward pass
+
+
+@device
+def note_routing(w, portfolio, clock, regime, held, volatility):
+    """What window w holds, and the volatility regime of its decision bar."""
+    held[w] = portfolio[w, HELD]
+    volatility[w] = regime[min(clock[w, BAR], regime.shape[0] - 1), VOLATILITY]
+
+
+def _open_on_gpu(portfolio, barrier, window, shaping, clock, prices, features, states, regime, held, volatility, rules):
+    w = cuda.grid(1)
+    if w < clock.shape[0]:
+        open_window(w, portfolio, barrier, window, shaping, clock, prices, features, states, rules)
+        note_routing(w, portfolio, clock, regime, held, volatility)
+
+
+def _step_on_gpu(
+    logits, portfolio, barrier, window, shaping, clock, prices, features, states, regime, held, volatility, equities, actions, rewards,
+    record, stops, steps, status, launch, rules,
+):  # fmt: skip
+    w = cuda.grid(1)
+    if w < clock.shape[0]:
+        t = steps[w]
+        play_window(
+            w, t, logits, portfolio, barrier, window, shaping, clock, prices, features, states, actions, rewards, record, stops,
+            steps, status, launch, rules,
+        )  # fmt: skip
+        if steps[w] != t:
+            equities[t, w] = record[0, w, EQUITY]
+            note_routing(w, portfolio, clock, regime, held, volatility)
+
+
+open_kernel = cached(jit(rebound(_open_on_gpu, {"open_window": open_window.device})))
+step_kernel = cached(jit(rebound(_step_on_gpu, {"play_window": play_window.device})))
+
+
+def launch_open(*arguments, windows, stream=0):
+    """Open all windows on a GPU or in the simulator; arguments of `_open_on_gpu`."""
+    threads = min(THREADS, windows)
+    open_kernel[blocks_for(windows, threads), threads, stream](*arguments)
+
+
+def launch_step(*arguments, windows, stream=0):
+    """Play the next step of every window that is not over; arguments of `_step_on_gpu`."""
+    threads = min(THREADS, windows)
+    step_kernel[blocks_for(windows, threads), threads, stream](*arguments)

@@ -37,6 +37,12 @@ def kind_of(variant: str) -> int:
     return KINDS.get(variant, FLAT)
 
 
+def joined(q: torch.Tensor) -> torch.Tensor:
+    """Logits float32 [N, 45] from the values [N, 11] of branching: the mean over the heads' parts of an action."""
+    exposure, order, urgency = q.split(HEADS["branching"], -1)
+    return (exposure[:, :, None, None] + order[:, None, :, None] + urgency[:, None, None, :]).reshape(len(q), ACTIONS) / 3.0
+
+
 class NoisyLinear(nn.Linear):
     """A linear layer whose weights are weight + weight_sigma * (noise_out x noise_in), and biases alike, where noise is asked for.
 
@@ -110,7 +116,7 @@ class QNetwork(nn.Module):
         return self.streams(self.at_levels(h, levels), noise).mean(1)
 
     def advantage_layers(self) -> list[torch.Tensor]:
-        """Weights and biases, in order, of the layers that make the advantages: what a fused rollout of a dueling network plays."""
+        """Weights and biases, in order, of the layers that make the advantages, without noise: what is best, and a softmax, is theirs alone."""
         parts = [part for name in self.hidden for part in (getattr(self, name).weight, getattr(self, name).bias)]
         parts += [self.stream_layer.weight[self.head :], self.stream_layer.bias[self.head :]]
         return [*parts, self.advantage_output.weight, self.advantage_output.bias]
@@ -129,8 +135,7 @@ class QNetwork(nn.Module):
         self._check(states)
         q = self.values(states)
         if self.variant == "branching":
-            exposure, order, urgency = q.split(self.heads, -1)
-            return (exposure[:, :, None, None] + order[:, None, :, None] + urgency[:, None, None, :]).reshape(len(q), ACTIONS) / 3.0
+            return joined(q)
         if self.variant == "exposure":
             logits = torch.full((len(q), ACTIONS), -math.inf, device=q.device)
             logits[:, [int(compose(exposure, MARKET, NORMAL)) for exposure in range(EXPOSURES)]] = q

@@ -41,11 +41,20 @@ def reduced(precision: str, device: torch.device):
     return tf32() if precision == "tf32" else nullcontext()
 
 
-@contextmanager
-def tf32() -> Iterator[None]:
+def tf32():
     """A context in which float32 products run on a GPU's tensor cores with 10-bit mantissas."""
+    return _float32_products("tf32")
+
+
+def exact():
+    """A context in which float32 products are float32 on a GPU as well, whatever it is elsewhere."""
+    return _float32_products("ieee")
+
+
+@contextmanager
+def _float32_products(precision: str) -> Iterator[None]:
     before = torch.backends.cuda.matmul.fp32_precision
-    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    torch.backends.cuda.matmul.fp32_precision = precision
     try:
         yield
     finally:

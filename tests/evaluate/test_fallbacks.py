@@ -31,8 +31,8 @@ def run(tmp_path, monkeypatch):
     data = tmp_path / "bars.csv"
     write_bars(data, generate("mean_reverting", 900, 5).bars)
     config = settings.replace(Config(), TINY | {"data.path": str(data)})
-    monkeypatch.setattr(player, "can_play", lambda network: True)
-    monkeypatch.setattr(player, "actions_on_gpu", broken)
+    monkeypatch.setattr(player, "usable", lambda: True)
+    monkeypatch.setattr(player, "lay_out", broken)
     market = load_market(config)
     with RunDir.create(tmp_path / "run", config) as found:
         session.train(config, found, market, validate=validator(market, config, found.fall_back))
@@ -56,5 +56,5 @@ def test_an_evaluation_without_the_gpu_says_so_and_changes_nothing_of_the_traini
     assert f"warning: {line.partition('; log.txt')[0]}" in (run.path / "log.txt").read_text()
     assert line in report_run(run, found).read_text().partition("</header>")[0]
     assert fallbacks(run.path) == before
-    monkeypatch.setattr(player, "can_play", lambda network: False)
+    monkeypatch.setattr(player, "usable", lambda: False)
     assert evaluate_run(run, walk_forward=True).warnings == ()

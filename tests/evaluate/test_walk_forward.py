@@ -314,8 +314,8 @@ def test_a_gpu_that_fails_leaves_the_windows_to_the_cpu_path(market, monkeypatch
     def failing(*arguments):
         raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 20 GiB")
 
-    monkeypatch.setattr(player, "can_play", lambda network: True)
-    monkeypatch.setattr(player, "actions_on_gpu", failing)
+    monkeypatch.setattr(player, "usable", lambda: True)
+    monkeypatch.setattr(player, "lay_out", failing)
     found = [window.agent.equity for window in windows_of_policy(policy, market, config)]
     np.testing.assert_array_equal(np.concatenate(found), np.concatenate(expected))
     assert "could not play" in caplog.text and "Tried to allocate 20 GiB); they are played on the CPU path" in caplog.text
@@ -323,6 +323,6 @@ def test_a_gpu_that_fails_leaves_the_windows_to_the_cpu_path(market, monkeypatch
     def broken(*arguments):
         raise UserError("the policy gave NaN")
 
-    monkeypatch.setattr(player, "actions_on_gpu", broken)
+    monkeypatch.setattr(player, "lay_out", broken)
     with pytest.raises(UserError, match="gave NaN"):  # no matter of the GPU
         windows_of_policy(policy, market, config)

@@ -12,7 +12,7 @@ from numba_rl.data.market import load_market
 from numba_rl.data.synthetic import generate
 from numba_rl.data.windows import Range
 from numba_rl.evaluate.backtest import play_policy
-from numba_rl.evaluate.device import GpuWindows, actions_on_gpu, can_play
+from numba_rl.evaluate.device import GpuWindows, actions_of, can_play, lay_out
 from numba_rl.evaluate.windows import windows_of_policy
 from numba_rl.trainer.capture import captured
 from numba_rl.trainer.checkpoint import Policy
@@ -43,6 +43,14 @@ def network(market):
 def some_windows(market, count, longest=61):
     starts = np.random.default_rng(0).integers(1, len(market) - longest - 3, count)
     return [Range(int(start), int(start) + 1 + k % longest) for k, start in enumerate(starts)]
+
+
+def chosen_in(market, ranges, network, config):
+    """Actions int32 [S, W] of the kernel."""
+    windows = lay_out(market, ranges, network, config)
+    assert isinstance(windows, GpuWindows)
+    windows.launch()
+    return actions_of(windows)
 
 
 @pytest.mark.parametrize("count", [NARROW, WIDE])
@@ -131,7 +139,7 @@ def test_evaluation_of_windows_goes_through_it(market, network):
     found = windows_of_policy(Policy(network, config, market.scaling), market, config)
     spans = [window.span for window in found]
     assert len(found) > 5 and all(span.bars == 200 for span in spans)
-    chosen = actions_on_gpu(market, spans, network, config)
+    chosen = chosen_in(market, spans, network, config)
     own = play_policy(market, spans, network, config)
     for w, window in enumerate(found):
         np.testing.assert_array_equal(window.agent.action, chosen[: len(window.agent), w])
@@ -146,4 +154,4 @@ def test_what_it_can_play_and_broken_networks(market, network):
         broken.policy_output.bias.fill_(float("nan"))
     for policy in ("greedy", "softmax"):
         with pytest.raises(Exception, match="the policy gave NaN in window 0 at step 0"):
-            actions_on_gpu(market, [Range(10, 20)], broken, settings.replace(CONFIG, {"evaluate.policy": policy}))
+            chosen_in(market, [Range(10, 20)], broken, settings.replace(CONFIG, {"evaluate.policy": policy}))
