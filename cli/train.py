@@ -6,6 +6,7 @@ from typing import Any
 import rich_click as click
 
 from numba_rl.config import Config
+from numba_rl.precompile import Precompiler
 from numba_rl.rundir import RunDir, refuse_if_taken
 from rltrain import options
 from rltrain.options import setting, settings_options
@@ -67,15 +68,16 @@ def _start(config: Config, out: str | None, *, overwrite: bool) -> None:
     if out is not None:
         refuse_if_taken(Path(out), overwrite=overwrite)  # at once, not after the market was read
 
-    from numba_rl.data.market import load_market
-    from rltrain.training import say_market, work
+    with Precompiler(config, click.echo) as kernels:
+        from numba_rl.data.market import load_market
+        from rltrain.training import say_market, work
 
-    market = load_market(config).for_training()
-    say_market(market)
-    name = f"{config.algorithm}-{Path(market.source).name.partition('.')[0]}"
-    with RunDir.create(out, config, name=name, overwrite=overwrite) as run:
-        work(config, run, market, resume=False)
-        click.echo(f"next: rltrain evaluate {run.path}")
+        market = load_market(config).for_training()
+        say_market(market)
+        name = f"{config.algorithm}-{Path(market.source).name.partition('.')[0]}"
+        with RunDir.create(out, config, name=name, overwrite=overwrite) as run:
+            work(config, run, market, resume=False, kernels=kernels)
+            click.echo(f"next: rltrain evaluate {run.path}")
 
 
 def _resume(path: str, algorithm: str, given: dict[str, tuple[str, Any]], *, others: bool) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from numba_rl.config import Config
+from numba_rl.precompile import Precompiler
 from numba_rl.rundir import RunDir, fallbacks
 from numba_rl.signals import EXIT_CODES, StopRequest
 from rltrain.progress import TrainingProgress, clock
@@ -31,12 +32,18 @@ def say_fallbacks(lines: Iterable[str]) -> None:
         click.echo(f"warning: {line}")
 
 
-def work(config: Config, run: RunDir, market: "Market", *, resume: bool) -> None:
-    """Train until done or asked to stop, and say how it ended. A signal exits with its code after everything was saved."""
+def work(config: Config, run: RunDir, market: "Market", *, resume: bool, kernels: Precompiler | None = None) -> None:
+    """Train until done or asked to stop, and say how it ended. A signal exits with its code after everything was saved.
+
+    kernels: what is compiling for this training.
+    """
     from numba_rl.evaluate.validation import validator
-    from numba_rl.trainer.building import needs
+    from numba_rl.trainer.building import needs, open_gpu
     from numba_rl.trainer.session import train
 
+    if kernels is not None and kernels.busy:
+        open_gpu(config)
+        kernels.wait(run.log)
     started = time.monotonic()
     click.echo(f"memory: {needs(config, market, run.meta().get('sizes'))}")
     click.echo(f"run: {run.path}")

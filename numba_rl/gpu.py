@@ -6,6 +6,8 @@ kernel written on them is the same source in both worlds. Nothing here imports t
 interface (a torch tensor, a CuPy array) becomes a kernel argument through `view`.
 """
 
+import hashlib
+
 import numba
 import numpy as np
 from numba import config as numba_config
@@ -101,6 +103,26 @@ def available() -> bool:
         return bool(cuda.is_available())
     except Exception:  # a broken driver raises many kinds of error; every one of them means "no GPU"
         return False
+
+
+def compile_only(wanted) -> None:
+    """From now on no kernel of this process is launched; those that can be kept on disk are compiled into the cache instead.
+
+    wanted: name -> whether this process is to compile the kernel. A name stands for a kernel, its specialisation and the types of a
+    launch's arguments, and is the same in every process. What a launch would have written stays as it is.
+    """
+    from numba.cuda.dispatcher import CUDADispatcher
+
+    def call(dispatcher, arguments, _launch):
+        types = tuple(dispatcher.typeof_pyval(argument) for argument in arguments)
+        file = getattr(dispatcher._cache, "_cache_file", None)
+        if file is None or types in dispatcher.overloads:
+            return
+        key = dispatcher._cache._index_key(types, dispatcher.targetctx.codegen())
+        if wanted(hashlib.sha256(f"{file._index_name} {key}".encode()).hexdigest()[:32]):
+            dispatcher.compile(types)
+
+    CUDADispatcher.call = call
 
 
 def view(array, dtype=None):
@@ -327,6 +349,7 @@ __all__ = [
     "available",
     "blocks_for",
     "both",
+    "compile_only",
     "cuda",
     "device",
     "float32",

@@ -6,6 +6,8 @@ so an edit anywhere, or another version of the product, starts an empty cache. A
 cache, with a warning.
 """
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import types
@@ -13,8 +15,6 @@ import warnings
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-
-from numba import config as numba_config
 
 PACKAGE = Path(__file__).parent
 WHOLE_BARRIERS = os.environ.get("RLTRAIN_WHOLE_BARRIERS") == "1"  # see kernels.ptx: other code comes of it
@@ -56,11 +56,15 @@ def cached(dispatcher):
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         if callable(cell.cell_contents) and not isinstance(cell.cell_contents, type):
             raise TypeError(f"{function.__qualname__} cannot be kept on disk: its closure holds the function {name}")
+    from numba import config as numba_config  # where the directory alone is asked for, nothing has to wait for Numba
+
     before = numba_config.CACHE_DIR
     numba_config.CACHE_DIR = str(cache_directory())
     try:
         os.makedirs(cache_directory(), exist_ok=True)
         dispatcher.enable_caching()
+        file = dispatcher._cache._cache_file
+        file.save = _one_at_a_time(file.save)
     except (OSError, RuntimeError) as problem:
         line = f"compiled kernels are not kept: {problem}; set RLTRAIN_CACHE_DIR to a writable folder"
         if line not in problems:
@@ -69,6 +73,22 @@ def cached(dispatcher):
     finally:
         numba_config.CACHE_DIR = before
     return dispatcher
+
+
+def _one_at_a_time(save):
+    """`save` of Numba's cache, for one process at a time.
+
+    It reads the index of a function's versions, gives the new one the first free name and writes both: two processes that do so at
+    once give two versions one name, and what is found under it later may be the other's code.
+    """
+
+    def alone(key, data):
+        with (cache_directory() / ".lock").open("ab") as lock:
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            save(key, data)
+
+    return alone
 
 
 def rebound(function, names):

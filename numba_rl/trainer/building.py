@@ -1,20 +1,28 @@
 """What a training is made of: the device and the collector that its settings ask for, the trainer on them, sized and compiled."""
 
+import contextlib
 import logging
 from collections.abc import Callable
 
 import torch
 
 from numba_rl import gpu
-from numba_rl.collect.batched import BatchedCollector
+from numba_rl.collect.batched import LAUNCH_ON_GPU, BatchedCollector
+from numba_rl.collect.epoch import Epochs
 from numba_rl.config import Config
 from numba_rl.data.market import Market
 from numba_rl.errors import ConfigError, UserError, one_line
+from numba_rl.kernels.replay_layout import choose_layout
+from numba_rl.replay import PrioritizedReplay
+from numba_rl.replay.device import DeviceReplay
 from numba_rl.rules.user_reward import load_reward
 from numba_rl.settings import replace
-from numba_rl.trainer import memory
+from numba_rl.trainer import fused_update, memory
 from numba_rl.trainer.dqn import Dqn
+from numba_rl.trainer.networks import PORTFOLIO_FEATURES
 from numba_rl.trainer.ppo import Ppo
+
+SPARE = 4e9  # bytes that must be free on a GPU for processes beside the training to use it
 
 _log = logging.getLogger("numba_rl")
 
@@ -53,8 +61,41 @@ def _built(config, market, device, base, poll, warn, sizes):
     if device.type == "cuda" and config.train.memory_limit_gb is not None:
         share = config.train.memory_limit_gb * 1e9 / torch.cuda.get_device_properties(device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, share), device)
-    _trainer(_tiny(config), market, device, base).epoch()  # compiles before the first signal can be lost in a compiler
+    play_tiny(config, market, device, base)  # compiles before the first signal can be lost in a compiler
     return _trainer(config, market, device, base, poll)
+
+
+def play_tiny(config: Config, market: Market, device: torch.device, base=None) -> None:
+    """An epoch of a training of a few steps, with the kernels of one by `config`: they are then compiled. base: a user's compiled reward."""
+    tiny = _trainer(_tiny(config, device), market, device, base, kernels_of=config)
+    tiny.observe = Epochs(tiny.collector, market.regime[:, 0]).end
+    tiny.epoch()
+
+
+def open_gpu(config: Config) -> None:
+    """Have the driver open the GPU of a training by `config`, if it has one. That takes a moment; the training then finds it open."""
+    with contextlib.suppress(RuntimeError):  # the training meets it as well, and deals with it
+        torch.zeros(1, device=pick_device(config, lambda line: None))
+
+
+def compile_for(config: Config, market: Market) -> None:
+    """Meet every kernel that a training by `config` launches on this machine's GPU, for a process under gpu.compile_only.
+
+    market: any with the features of the training's. RuntimeError: there is no GPU, or too little of its memory is free.
+    """
+    device = pick_device(config, lambda line: None)
+    if device.type != "cuda":
+        raise RuntimeError("no GPU")
+    if torch.cuda.mem_get_info(device)[0] < SPARE:
+        raise RuntimeError(f"less than {SPARE / 1e9:.0f} GB of the GPU's memory are free")
+    config = _fitted(config, market, device, None)[0]
+    play_tiny(config, market, device, load_reward(config.reward.function) if config.reward.function else None)
+    if config.algorithm == "dqn":  # the replay's kernels are made for its capacity
+        width = market.features.shape[1] + PORTFOLIO_FEATURES
+        tiny = PrioritizedReplay.from_config(_tiny(config, device).replay, width, device=device).backend
+        if isinstance(tiny, DeviceReplay):
+            tiny.layout = choose_layout(config.replay.capacity, width)
+            tiny.prepare(config.dqn.batch)
 
 
 def _fitted(config, market, device, sizes):
@@ -86,20 +127,28 @@ def needs(config: Config, market: Market, sizes: dict | None = None) -> str:
         return one_line(error)
 
 
-def _trainer(config: Config, market: Market, device: torch.device, base, poll=lambda: None):
+def _trainer(config: Config, market: Market, device: torch.device, base, poll=lambda: None, kernels_of: Config | None = None):
+    """kernels_of: the settings by whose sizes the fused kernels are chosen, where they are not config's own."""
+    sizes = kernels_of or config
+    episodes, features = sizes.episodes.count, market.features.shape[1]
     obstacle = why_not_fused(config, market, device)
     if config.train.collector == "fused" and obstacle:
         raise ConfigError(f"train.collector = fused: {obstacle}; use auto or batched")
     fused = config.train.collector != "batched" and not obstacle
     if fused and config.algorithm == "ppo":
-        from numba_rl.collect.fused import FusedCollector
+        from numba_rl.collect.fused import EPISODES, FusedCollector, plan_for
         from numba_rl.trainer.fused_ppo import FusedPpo
 
-        return FusedPpo(config, FusedCollector(market, config, device=device, base=base), poll)
+        plan = plan_for(sizes, features, device, episodes or EPISODES)
+        samples = (episodes or EPISODES) * (sizes.episodes.launch or LAUNCH_ON_GPU)
+        rows, first = samples // min(sizes.ppo.minibatches, samples), sizes.ppo.actor[0] + sizes.ppo.critic[0]
+        one_pass = fused_update.takes_one_pass(rows, first, fused_update.padded(features + PORTFOLIO_FEATURES), device)
+        return FusedPpo(config, FusedCollector(market, config, device=device, base=base, plan=plan), poll, one_pass=one_pass)
     if fused:
-        from numba_rl.collect.fused_q import FusedQCollector
+        from numba_rl.collect.fused_q import EPISODES, FusedQCollector, plan_for
 
-        return Dqn(config, FusedQCollector(market, config, device=device, base=base), market.regime, poll)
+        plan = plan_for(sizes, features, device, episodes or EPISODES)
+        return Dqn(config, FusedQCollector(market, config, device=device, base=base, plan=plan), market.regime, poll)
     collector = BatchedCollector(market, config, device=device, base=base)
     return Dqn(config, collector, market.regime, poll) if config.algorithm == "dqn" else Ppo(config, collector, poll)
 
@@ -132,8 +181,11 @@ def on_cpu(config: Config) -> Config:
     return replace(config, {"train.device": "cpu", "train.collector": "batched", "train.precision": "auto"})
 
 
-def _tiny(config: Config) -> Config:
-    changes = {"episodes.count": 2, "episodes.launch": config.dqn.n_step + 1, "ppo.epochs": 1, "ppo.minibatches": 1}
+def _tiny(config: Config, device: torch.device) -> Config:
+    launch = config.dqn.n_step + 1
+    if device.type == "cuda" and config.algorithm == "ppo":  # the kernel of the advantages is made for it
+        launch = config.episodes.launch or LAUNCH_ON_GPU
+    changes = {"episodes.count": 2, "episodes.launch": launch, "ppo.epochs": 1, "ppo.minibatches": 1}
     return replace(config, changes | {"dqn.updates": 1, "replay.capacity": 1024})
 
 

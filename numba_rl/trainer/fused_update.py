@@ -43,6 +43,13 @@ def fits(config: PpoConfig) -> bool:
     return deep and config.leaky_slope == 0 and all(size % 8 == 0 for size in sizes) and config.critic[-1] <= 128
 
 
+def takes_one_pass(rows: int, first: int, inputs: int, device: torch.device) -> bool:
+    """Whether the first layer's backward, of `first` outputs and `inputs` for minibatches of `rows`, is one kernel."""
+    if device.type != "cuda" or not first_gradient.fits(first, inputs):
+        return False
+    return first_gradient.pays(rows, first, torch.cuda.get_device_properties(device).multi_processor_count)
+
+
 class FusedUpdate:
     """Parameters, gradients and moments of actor and critic, flat, and one minibatch step on them.
 
@@ -92,7 +99,9 @@ class FusedUpdate:
         self.hidden_gradient = new(rows, hidden, dtype=torch.bfloat16)
         self.first_gradient = new(rows, self.first, dtype=torch.bfloat16)
         # Own memory for each layer's gradient: side streams still read one while the next is made.
-        layers = [(f"a{k}", size) for k, size in enumerate(self.actor_sizes)][1:] + [(f"c{k}", size) for k, size in enumerate(self.critic_sizes)][1:-1]
+        layers = [(f"a{k}", size) for k, size in enumerate(self.actor_sizes)][1:] + [
+            (f"c{k}", size) for k, size in enumerate(self.critic_sizes)
+        ][1:-1]
         self.gradients = {name: new(rows, size, dtype=torch.bfloat16) for name, size in layers}
         self.partial = new(groups, self.tail)
         self.sums = new(config.epochs * self.minibatches, groups, ppo_loss.SUMS)
@@ -128,9 +137,9 @@ class FusedUpdate:
                 most = first_gradient.MOST_INPUTS
                 raise ValueError(f"the first layer's backward in one pass needs a GPU and at most {most} inputs, got {inputs}")
             return None
-        multiprocessors = torch.cuda.get_device_properties(self.device).multi_processor_count
-        if not (first_gradient.pays(self.rows, self.first, multiprocessors) if wanted is None else wanted):
+        if not (takes_one_pass(self.rows, self.first, inputs, self.device) if wanted is None else wanted):
             return None
+        multiprocessors = torch.cuda.get_device_properties(self.device).multi_processor_count
         self._first_gradient = first_gradient.make_kernels(inputs)
         return self._new(min(first_gradient.groups_for(self.rows, self.first, multiprocessors), self.groups), self.first, inputs)
 

@@ -9,9 +9,7 @@ transitions, or half of what is free); a batch of DQN that has no room is cut in
 
 import bisect
 import math
-import os
 from itertools import pairwise
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -19,6 +17,7 @@ import torch
 from numba_rl.collect.batched import EPISODES, LAUNCH_ON_CPU, LAUNCH_ON_GPU
 from numba_rl.config import Config
 from numba_rl.errors import ConfigError
+from numba_rl.host import main_memory
 from numba_rl.kernels import first_gradient
 from numba_rl.kernels.q_layout import q_layout
 from numba_rl.kernels.replay_layout import choose_layout
@@ -84,26 +83,6 @@ def room(device: torch.device, limit_gb: float | None = None) -> Room:
         free, total = main_memory()
     limit = math.inf if limit_gb is None else limit_gb * 1e9
     return Room(int(min(free, limit)), int(min(total, limit)))
-
-
-def main_memory(root: Path = Path("/")) -> tuple[int, int]:
-    """(available, total) main memory, within the limit of a container (cgroup v2) where there is one.
-
-    root: where proc and sys are found.
-    """
-    page = os.sysconf("SC_PAGE_SIZE")
-    total = page * os.sysconf("SC_PHYS_PAGES")
-    free = page * os.sysconf("SC_AVPHYS_PAGES")
-    meminfo, group = root / "proc/meminfo", root / "sys/fs/cgroup"
-    if meminfo.exists():  # counts what the page cache would give back
-        fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
-        free = int(fields["MemAvailable"].split()[0]) * 1024
-    try:
-        limit = int((group / "memory.max").read_text())
-        used = int((group / "memory.current").read_text())
-    except (OSError, ValueError):  # no such group, or "max"
-        return free, total
-    return min(free, max(0, limit - used)), min(total, limit)
 
 
 # ------------------------------------------------------------------------------------------------ what is taken
@@ -240,7 +219,9 @@ def fitted(
         most = bisect.bisect_left(range(1, wanted), True, key=lambda count: not has_room(count))
         if most < 1:
             one = taken(replace(config, {"episodes.count": 1}))
-            raise DoesNotFit(f"one episode of episodes.launch = {steps} steps needs {describe(one, has)}; lower it, or raise --memory-limit")
+            raise DoesNotFit(
+                f"one episode of episodes.launch = {steps} steps needs {describe(one, has)}; lower it, or raise --memory-limit"
+            )
         notices.append(f"memory: {most} episodes instead of {wanted}, the most that {_size(has.free)} hold")
         config = replace(config, {"episodes.count": most})
     if config.algorithm == "dqn":

@@ -45,7 +45,7 @@ def trainer(monkeypatch, tmp_path):
             return train(run, stop)
 
         put("numba_rl.trainer.session", train=recorded)
-        put("numba_rl.trainer.building", needs=lambda config, market, sizes: f"as {sizes} takes")
+        put("numba_rl.trainer.building", needs=lambda config, market, sizes: f"as {sizes} takes", open_gpu=lambda config: None)
         return calls
 
     put("numba_rl.data.market", load_market=lambda config: MARKET)
