@@ -47,7 +47,7 @@ LOGITS = 64
 NETWORK_BARRIER, LOGITS_BARRIER = 1, 2
 MINUS_INFINITY = float32(-inf)
 OTHER_REGISTERS = 56  # what a thread of the network needs beside its weights
-NO_CHOICE = int(compose(FLAT, 0, NORMAL))  # played where the logits are no distribution
+NO_CHOICE = int(compose.py_func(FLAT, 0, NORMAL))  # played where the logits are no distribution
 
 # Bound anew for each network, pattern of settings and reward (see `block_names`).
 FEATURES = HIDDEN1 = HIDDEN2 = NETWORK = SAMPLER = PLAYERS = PLAYER_ROUNDS = ROW_ROUNDS = ROWS = WHOLE = REDUX = 1

@@ -16,7 +16,7 @@ from numba_rl.rules.fills import advance
 from numba_rl.rules.game import Slot, fresh_slot
 from numba_rl.rules.portfolio import portfolio_features
 
-NO_CHOICE = int(compose(FLAT, 0, NORMAL))  # played where the network's outputs give no action
+NO_CHOICE = int(compose.py_func(FLAT, 0, NORMAL))  # played where the network's outputs give no action
 
 load_slot_here = load_slot.device
 store_slot_here = store_slot.device

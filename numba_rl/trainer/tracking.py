@@ -38,17 +38,18 @@ class Tracker:
             raise UserError(f"{metrics}: cannot be written: {error.strerror}") from None
         if new:
             self._write(self._columns)
-        self._board = None
-        if tensorboard is not None:
-            self._board = _board(tensorboard, step)
+        self._folder, self._begin = tensorboard, step
+        self._board = None  # opened after the first row: its imports take half a second of the start
 
     def add(self, figures: Mapping[str, float], *, step: int, epoch: int, seconds: float) -> None:
         """One epoch's figures; nan is left empty in the CSV and out of TensorBoard. UserError: the disk is full."""
         row = {"step": step, "epoch": epoch, "segment": self.segment, "seconds": f"{seconds:.3f}"}
         row |= {name: f"{value:.9g}" for name, value in figures.items() if not math.isnan(value)}
         self._write([row.get(name, "") for name in self._columns])
-        if self._board is not None:
+        if self._folder is not None:
             with self._board_written():
+                if self._board is None:
+                    self._board = _board(self._folder, self._begin)
                 for name, value in figures.items():
                     if not math.isnan(value):
                         self._board.add_scalar(name, value, step)
@@ -68,8 +69,7 @@ class Tracker:
         try:
             yield
         except OSError as error:
-            folder = self._board.log_dir
-            self._board = None
+            folder, self._folder, self._board = self._folder, None, None
             raise UserError(f"{folder}: event files cannot be written: {error.strerror}; make room, or resume without them") from None
 
     def close(self) -> None:
