@@ -6,6 +6,7 @@ import rich_click as click
 
 from numba_rl import settings
 from numba_rl.errors import ConfigError, UserError
+from numba_rl.precompile import Precompiler
 from numba_rl.rundir import RunDir
 from rltrain import options
 
@@ -33,15 +34,15 @@ def go_on(path: str, given: dict[str, tuple[str, Any]], algorithm: str | None = 
         if algorithm not in (None, saved.algorithm):
             raise ConfigError(f"{path} is a {saved.algorithm} run: rltrain train {saved.algorithm} --resume {path}")
         config = settings.replace(saved, given)
+        with Precompiler(config, click.echo) as kernels:
+            from numba_rl.data.market import load_market
+            from rltrain.training import say_market, work
 
-        from numba_rl.data.market import load_market
-        from rltrain.training import say_market, work
-
-        market = load_market(config).for_training()
-        say_market(market)
-        run.save_config(config)
-        run.begin()
-        started = run.has_results
-        if not started:
-            click.echo(f"note: {path} was ended before its first checkpoint; training begins anew")
-        work(config, run, market, resume=started)
+            market = load_market(config).for_training()
+            say_market(market)
+            run.save_config(config)
+            run.begin()
+            started = run.has_results
+            if not started:
+                click.echo(f"note: {path} was ended before its first checkpoint; training begins anew")
+            work(config, run, market, resume=started, kernels=kernels)

@@ -8,6 +8,7 @@ import rich_click as click
 from numba_rl import settings
 from numba_rl.config import Config
 from numba_rl.errors import UserError
+from numba_rl.precompile import Precompiler
 from numba_rl.rundir import RunDir, refuse_if_taken
 from numba_rl.signals import EXIT_CODES, StopRequest
 from rltrain import options
@@ -146,6 +147,8 @@ def _work(config: Config, run: RunDir, market, folds) -> None:
 
     click.echo(f"run: {run.path}")
     every = jobs(folds, config)
+    with Precompiler(config, click.echo) as kernels:  # once, not in every fold's process
+        kernels.wait(run.log)
     with StopRequest() as stop, FoldsProgress(config, len(every)) as watch:
         trained = train_folds(run, config, market, folds, stop=stop, watch=watch)
     again = f"`rltrain walk-forward --resume {run.path}`"

@@ -65,6 +65,8 @@ def cached(dispatcher):
         dispatcher.enable_caching()
         file = dispatcher._cache._cache_file
         file.save = _one_at_a_time(file.save)
+        if hasattr(dispatcher, "configure"):  # a kernel
+            dispatcher._cache.load_overload = _without_compiler(dispatcher._cache.load_overload)
     except (OSError, RuntimeError) as problem:
         line = f"compiled kernels are not kept: {problem}; set RLTRAIN_CACHE_DIR to a writable folder"
         if line not in problems:
@@ -89,6 +91,15 @@ def _one_at_a_time(save):
             save(key, data)
 
     return alone
+
+
+def _without_compiler(load):
+    """`load` of a kernel's cache, which would first load all that kernels can be made of: half a second that only a compilation needs."""
+
+    def loaded(signature, context):
+        return load(signature, types.SimpleNamespace(refresh=lambda: None, codegen=context.codegen))
+
+    return loaded
 
 
 def rebound(function, names):

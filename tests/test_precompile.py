@@ -64,6 +64,7 @@ for _ in range(2):
     kernels[0][1, 32, 0](table, table, Array(types.int16, 2), table, step, step, table, table)
     kernels[1][1, 32, 0](floats, floats, step, floats, Array(types.uint32))
 print(*(sum(kernel.stats.cache_misses.values()) for kernel in kernels), *(sum(kernel.stats.cache_hits.values()) for kernel in kernels))
+print(int("numba.cuda.np.linalg" in sys.modules))
 """
 # Versions of one function, which share an index on disk; each is a number here.
 VERSIONS = """
@@ -271,10 +272,10 @@ def test_every_kernel_is_compiled_by_one_process_and_found_by_all(tmp_path):
     claims.mkdir()
     both = [start(COMPILE, cache, claims, number, 2) for number in range(2)]
     compiled = [[int(word) for word in said(process)] for process in both]
-    assert [a + b for a, b in zip(*compiled, strict=True)] == [1, 1, 0, 0], "each by one of them, and none twice"
+    assert [a + b for a, b in zip(*compiled, strict=True)][:4] == [1, 1, 0, 0], "each by one of them, and none twice"
     later = tmp_path / "later"
     later.mkdir()
-    assert said(start(COMPILE, cache, later, 0, 1)) == ["0", "0", "1", "1"]
+    assert said(start(COMPILE, cache, later, 0, 1)) == ["0", "0", "1", "1", "0"], "without what compiles them"
 
 
 def test_versions_that_are_saved_at_once_are_not_mixed_up(tmp_path):
