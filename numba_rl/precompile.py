@@ -106,21 +106,26 @@ class Precompiler:
         self._lock: BinaryIO | None = None
         self._others = False
         self._claims: tempfile.TemporaryDirectory | None = None
-        with contextlib.suppress(OSError):  # a cache that cannot be written, which `kernel_cache` tells
-            count = processes(config)
-            self._marker = marker(config)
-            if not count or self._marker.exists():
-                return
-            self._marker.parent.mkdir(parents=True, exist_ok=True)
-            self._lock = (self._marker.parent / ".precompiling").open("ab")
-            self._others = not self._locked()
-            if self._others:
-                say("kernels are being compiled by another start")
-                return
-            say(f"compiling kernels with {count} processes, once for this version and such settings")
-            self._claims = tempfile.TemporaryDirectory(prefix="rltrain-")
-            for number in range(count):
-                self._processes.append(_process(config, self._claims.name, number, count))
+        try:
+            self._start(config, say)
+        except OSError:  # a cache that cannot be written, which `kernel_cache` tells, or no room for processes
+            self.close()
+
+    def _start(self, config: Config, say: Callable[[str], None]) -> None:
+        count = processes(config)
+        self._marker = marker(config)
+        if not count or self._marker.exists():
+            return
+        self._marker.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = (self._marker.parent / ".precompiling").open("ab")
+        self._others = not self._locked()
+        if self._others:
+            say("kernels are being compiled by another start")
+            return
+        say(f"compiling kernels with {count} processes, once for this version and such settings")
+        self._claims = tempfile.TemporaryDirectory(prefix="rltrain-")
+        for number in range(count):
+            self._processes.append(_process(config, self._claims.name, number, count))
 
     @property
     def busy(self) -> bool:
@@ -155,8 +160,8 @@ class Precompiler:
                     failed += [_last_line(errors) or f"exit code {code}"] if code else []
             with contextlib.suppress(OSError):
                 self._marker.touch()  # whatever they left undone the training compiles, and keeps
-            seconds = f"{len(self._processes)} processes compiled kernels, for {time.monotonic() - self._began:.1f} s"
-            log(seconds + (f"; {len(failed)} of them failed, the first: {failed[0]}" if failed else ""))
+            line = f"{len(self._processes)} processes compiled kernels, for {time.monotonic() - self._began:.1f} s"
+            log(line + (f"; {len(failed)} of them failed, the first: {failed[0]}" if failed else ""))
         self.close()
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 HEAVY = ("torch", "numba", "numba.cuda", "polars", "pyarrow")
+COSTLY = ("torch", "numba.np.linalg")  # the second: something was compiled
 ROOT = Path(__file__).parents[1]
 
 
@@ -36,12 +37,12 @@ def test_starting_imports_nothing_heavy(code):
 
 
 @pytest.mark.parametrize("package", ["rules", "data", "kernels"])
-def test_the_lower_layers_import_no_torch(package):
+def test_the_lower_layers_import_no_torch_and_compile_nothing(package):
     modules = [f"numba_rl.{package}.{path.stem}" for path in sorted((ROOT / "numba_rl" / package).glob("*.py")) if path.stem != "__init__"]
     assert modules
-    check = f"import sys, importlib\nfor name in {modules!r}: importlib.import_module(name)\nprint('torch' in sys.modules)"
+    check = f"import sys, importlib\nfor name in {modules!r}: importlib.import_module(name)\nprint([name in sys.modules for name in {COSTLY!r}])"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "False"
+    assert done.stdout.splitlines()[-1] == "[False, False]"
 
 
 def test_only_gpu_imports_numba_cuda():
