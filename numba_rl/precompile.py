@@ -235,16 +235,17 @@ def claims_in(folder: Path) -> Callable[[str], bool]:
 
 
 def compile_part(config: Config, *, last: bool) -> None:
-    """Meet all kernels of a training by `config`; the last process begins with those of its validation."""
+    """Meet all kernels of a training by `config`; the last process begins with those of its validation. RuntimeError: there is no GPU."""
     from numba_rl.evaluate.validation import validator
-    from numba_rl.trainer.building import compile_for
+    from numba_rl.trainer.building import compile_for, spare_gpu
 
+    device = spare_gpu(config)
     market = market_for(config)
-    parts = [compile_for, lambda config, market: validator(market, config)]
+    parts = [lambda: compile_for(config, market, device), lambda: validator(market, config)]
     problems = []
     for part in reversed(parts) if last else parts:
         try:
-            part(config, market)
+            part()
         except Exception as problem:  # noqa: BLE001 - what one part meets may keep another from nothing
             problems.append(problem)
     if problems:

@@ -243,6 +243,12 @@ def wait_until(condition, seconds=20.0):
         time.sleep(0.02)
 
 
+def test_a_process_without_a_gpu_compiles_nothing(monkeypatch):
+    monkeypatch.setattr("numba_rl.evaluate.validation.validator", lambda market, config: pytest.fail("the CPU path is the training's"))
+    with pytest.raises(RuntimeError, match="no GPU"):
+        precompile.compile_part(with_({"train.device": "cpu"}), last=True)
+
+
 def test_the_market_has_the_features_of_the_training():
     market = precompile.market_for(with_({"data.path": "nowhere.csv", "data.split": (0.001, 0.001, 0.998), "market.financing_rate": 0.05}))
     assert market.features.shape[1] == 51 and market.bars_per_year > 0

@@ -78,16 +78,21 @@ def open_gpu(config: Config) -> None:
         torch.zeros(1, device=pick_device(config, lambda line: None))
 
 
-def compile_for(config: Config, market: Market) -> None:
-    """Meet every kernel that a training by `config` launches on this machine's GPU, for a process under gpu.compile_only.
-
-    market: any with the features of the training's. RuntimeError: there is no GPU, or too little of its memory is free.
-    """
+def spare_gpu(config: Config) -> torch.device:
+    """The GPU of a training by `config`, for a process beside it. RuntimeError: there is none, or too little of its memory is free."""
     device = pick_device(config, lambda line: None)
     if device.type != "cuda":
         raise RuntimeError("no GPU")
     if torch.cuda.mem_get_info(device)[0] < SPARE:
         raise RuntimeError(f"less than {SPARE / 1e9:.0f} GB of the GPU's memory are free")
+    return device
+
+
+def compile_for(config: Config, market: Market, device: torch.device) -> None:
+    """Meet every kernel that a training by `config` launches on the GPU `device`, for a process under gpu.compile_only.
+
+    market: any with the features of the training's.
+    """
     config = _fitted(config, market, device, None)[0]
     play_tiny(config, market, device, load_reward(config.reward.function) if config.reward.function else None)
     if config.algorithm == "dqn":  # the replay's kernels are made for its capacity
