@@ -96,7 +96,7 @@ class PpoConfig(_Section):
     gae_lambda: Share = 0.95  # of generalised advantage estimation
     lr: Positive = 1e-3  # learning rate of Adam
     lr_schedule: Literal["constant", "linear"] = "linear"  # linear: to 0 at the last step
-    weight_decay: NonNegative = 0.0  # share of the weights a step takes away, times the learning rate
+    weight_decay: NonNegative = 1.0  # share of the weights a step takes away, times the learning rate
     epochs: Count = 4  # passes over a launch
     minibatches: Count = 4  # of a pass
     clip: Positive = 0.2  # of the probability ratio

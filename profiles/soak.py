@@ -2,6 +2,7 @@
 
     python profiles/soak.py --minutes 30 --device cpu --algorithm ppo --out profiles/runs/NAME/soak-ppo
     python profiles/soak.py --updates 45000 --algorithm dqn    # until so many updates were made, however long it takes
+    python profiles/soak.py --minutes 10 --folder DIR          # the first half; the same again is the second, maybe on another machine
 
 Each half is a process of the command line, `rltrain train` and then `rltrain resume`; SIGTERM ends it, which saves. Every second the
 process's resident memory is read, and its GPU memory from nvidia-smi where there is a GPU; the throughput comes from the run's own
@@ -10,6 +11,7 @@ half) and OUT.html (the same as a picture). Exits with 1 if a half failed, or if
 """
 
 import argparse
+import contextlib
 import csv
 import json
 import math
@@ -146,11 +148,13 @@ def summed_up(samples: list[dict], rows: list[dict], exit_code: int) -> dict:
     }  # fmt: skip
 
 
-def soak(algorithm: str, device: str, minutes: float, updates: int | None, sets: list[str], folder: Path) -> dict:
-    """Both halves; the figures."""
-    data, run = folder / "bars.parquet", folder / "run"
-    write_bars(data, generate("mean_reverting", BARS, 1).bars)
-    began = time.monotonic()
+def soak(algorithm: str, device: str, minutes: float, updates: int | None, sets: list[str], folder: Path, *, parted: bool) -> dict | None:
+    """Both halves; the figures. parted: one half a call, and None after the first, which is kept in the folder."""
+    data, run, kept = folder / "bars.parquet", folder / "run", folder / "first.json"
+    before = json.loads(kept.read_text()) if kept.exists() else None
+    if before is None:
+        write_bars(data, generate("mean_reverting", BARS, 1).bars)
+    began = time.monotonic() - (before["seconds"] if before else 0.0)
 
     def enough(share):  # of the updates at the end of a half
         if updates is None:
@@ -159,7 +163,13 @@ def soak(algorithm: str, device: str, minutes: float, updates: int | None, sets:
 
     options = ["--device", device, "--steps", str(FOREVER)]
     settings = [word for pair in ["train.tensorboard=false", *sets] for word in ("--set", pair)]
-    first, code = half(["train", algorithm, "--data", str(data), "--out", str(run), *options, *settings], run, enough(0.5), 0, began)
+    if before is None:
+        first, code = half(["train", algorithm, "--data", str(data), "--out", str(run), *options, *settings], run, enough(0.5), 0, began)
+        if parted:
+            kept.write_text(json.dumps({"samples": first, "code": code, "seconds": time.monotonic() - began}))
+            return None
+    else:
+        first, code = before["samples"], before["code"]
     middle = epochs(run)
     second, last_code = ([], BROKEN_OFF) if code == BROKEN_OFF else half(["resume", str(run), *options], run, enough(1.0), 1, began)
     rows = epochs(run)
@@ -183,14 +193,20 @@ def main() -> int:
     parser.add_argument("--device", choices=["auto", "cuda", "cpu"], default="auto")
     parser.add_argument("--algorithm", choices=["ppo", "dqn"], default="ppo")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="one setting; repeatable")
+    parser.add_argument("--folder", type=Path, help="keep the run here and end after a half; where there is a first one, go on with the second")
     parser.add_argument("--out", type=Path, help="OUT.json and OUT.html")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with tempfile.TemporaryDirectory() as folder:
-        found = soak(given.algorithm, given.device, given.minutes, given.updates, given.set, Path(folder))
+    with contextlib.ExitStack() as stack:
+        folder = given.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder.mkdir(parents=True, exist_ok=True)
+        found = soak(given.algorithm, given.device, given.minutes, given.updates, given.set, folder, parted=given.folder is not None)
+        if found is None:
+            print(f"the first half is over; the same command goes on from {folder}")
+            return 0
         sound = all(part["exit_code"] == ENDED_BY_SIGTERM for part in found["halves"])
         if not sound:
-            sys.stderr.write("".join(path.read_text() for path in sorted(Path(folder).glob("half-*.txt"))))
+            sys.stderr.write("".join(path.read_text() for path in sorted(folder.glob("half-*.txt"))))
     if given.out:
         given.out.parent.mkdir(parents=True, exist_ok=True)
         given.out.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
