@@ -13,6 +13,7 @@ half) and OUT.html (the same as a picture). Exits with 1 if a half failed, or if
 import argparse
 import contextlib
 import csv
+import itertools
 import json
 import math
 import os
@@ -104,6 +105,8 @@ def half(command: list[str], run: Path, enough, number: int, began: float) -> tu
                 process.send_signal(signal.SIGTERM)
             return samples, process.wait(PATIENCE)
         except KeyboardInterrupt:
+            process.send_signal(signal.SIGTERM)  # it saves what it has
+            process.wait(PATIENCE)
             return samples, BROKEN_OFF
         finally:
             process.kill()
@@ -170,11 +173,11 @@ def soak(algorithm: str, device: str, minutes: float, updates: int | None, sets:
             return None
     else:
         first, code = before["samples"], before["code"]
-    middle = epochs(run)
-    second, last_code = ([], BROKEN_OFF) if code == BROKEN_OFF else half(["resume", str(run), *options], run, enough(1.0), 1, began)
+    second, last_code = ([], BROKEN_OFF) if code == BROKEN_OFF and not parted else half(["resume", str(run), *options], run, enough(1.0), 1, began)
     rows = epochs(run)
     halves = [[row for row in rows if row["half"] == number] for number in (0, 1)]
-    goes_on = bool(middle and halves[1]) and halves[1][0]["steps"] > middle[-1]["steps"]
+    ends = [part[:2] if number else part[-2:] for number, part in enumerate(halves)]
+    goes_on = all(len(end) == 2 for end in ends) and len({b["steps"] - a["steps"] for a, b in itertools.pairwise(ends[0] + ends[1])}) == 1
     x, y = averaged([row["seconds"] for row in rows], [row["steps_per_second"] for row in rows]) if rows else ((), ())
     return {
         "machine": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}", "algorithm": algorithm, "device": device,

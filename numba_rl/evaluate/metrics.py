@@ -9,7 +9,7 @@ the arrays.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,21 +38,17 @@ MIN_YEARS = 1 / 12  # yearly returns are not compounded from shorter spans: half
 CHUNK = 2_000_000  # elements worked on at a time
 
 
-def rank_value(figures: Mapping[str, float | None]) -> float:
-    """Key for choosing the best policy by its metrics: the Sharpe ratio per bar.
+def rank_value(value: float | None) -> float:
+    """Key for choosing the best run, checkpoint or fold by a figure: n/a ranks below every number.
 
-    An account that never moved has no ratio; it earned exactly 0, and ranks as 0: above every ratio below zero. Where the ratio is n/a
-    for another reason (too few bars, a ruin at once, equity that is no number) it is -inf.
+    So does the Sharpe ratio of a policy that never trades, or that loses the same in every bar: neither is a strategy.
     """
-    value = figures["sharpe_per_bar"]
-    if value is not None:
-        return float(value)
-    return 0.0 if figures["best_bar"] == figures["worst_bar"] == 0.0 else -math.inf
+    return -math.inf if value is None or math.isnan(value) else float(value)
 
 
 def rank_of_equity(equity: np.ndarray) -> float:
-    """`rank_value` of an account by its equity float64 [n + 1] alone: at the decision bar, then at each mark."""
-    return rank_value(_single(metrics_table(np.asarray(equity)[None], math.nan)))
+    """`rank_value` of the Sharpe ratio per bar, by an account's equity float64 [n + 1] alone: at the decision bar, then at each mark."""
+    return rank_value(_single(metrics_table(np.asarray(equity)[None], math.nan))["sharpe_per_bar"])
 
 
 def total_return(p: Paths) -> np.ndarray:

@@ -46,10 +46,10 @@ class Player:
         return play_actions(self.market, spans, actions, self.config, names=[f"window {w}" for w in range(len(spans))])
 
     def rank(self, policy, span: Range) -> float:
-        """`rank_value` of the policy over one range. Raises what `play_policy` raises."""
+        """`rank_value` of the policy's Sharpe ratio per bar over one range. Raises what `play_policy` raises."""
         equity = self._on_gpu(policy, [span], _equity)
         if equity is None:
-            return rank_value(compute_metrics(play_policy(self.market, [span], policy, self.config)[0]))
+            return rank_value(compute_metrics(play_policy(self.market, [span], policy, self.config)[0])["sharpe_per_bar"])
         return rank_of_equity(equity)
 
     def warm_up(self, policy, span: Range) -> None:

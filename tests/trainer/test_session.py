@@ -90,17 +90,6 @@ def test_without_a_setting_the_device_says_how_often_is_validated_and_saved(mark
     assert [row["validation/sharpe"] for row in rows(run)] == ["", "-inf", "", "-inf", "", "-inf", "-inf"]
 
 
-def test_a_policy_that_earned_nothing_is_kept_before_those_that_lost(market, small, new_run):
-    config = small({"train.steps": 4 * EPOCH, "train.validate_every": 1})
-    run, scores = new_run(config), iter([-0.2, 0.0, -0.1, -math.inf])
-    assert session.train(config, run, market, validate=lambda policy: next(scores)).best == 0.0
-    assert checkpoint.load(run.checkpoints / "best.safetensors").metadata["epochs"] == 2
-    config = small({"train.steps": 9 * EPOCH, "train.validate_every": 1, "guard.plateau_patience": 2})
-    scores = iter([-0.2, -math.inf, 0.0, -0.1, -0.1])
-    result = session.train(config, new_run(config, "patient"), market, validate=lambda policy: next(scores))
-    assert (result.reason, result.epochs) == ("plateau", 5)
-
-
 def test_training_ends_on_a_plateau_or_at_a_time(market, small, new_run):
     config = small({"train.steps": 100 * EPOCH, "train.validate_every": 1, "guard.plateau_patience": 2})
     result = session.train(config, new_run(config), market, validate=lambda policy: 1.0)
