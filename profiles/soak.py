@@ -176,7 +176,8 @@ def soak(algorithm: str, device: str, minutes: float, updates: int | None, sets:
     second, last_code = ([], BROKEN_OFF) if code == BROKEN_OFF and not parted else half(["resume", str(run), *options], run, enough(1.0), 1, began)
     rows = epochs(run)
     halves = [[row for row in rows if row["half"] == number] for number in (0, 1)]
-    ends = [part[:2] if number else part[-2:] for number, part in enumerate(halves)]
+    kept = [row for row in halves[0] if halves[1] and row["steps"] < halves[1][0]["steps"]]  # what a killed half did after its last save is done again
+    ends = [kept[-2:], halves[1][:2]]
     goes_on = all(len(end) == 2 for end in ends) and len({b["steps"] - a["steps"] for a, b in itertools.pairwise(ends[0] + ends[1])}) == 1
     x, y = averaged([row["seconds"] for row in rows], [row["steps_per_second"] for row in rows]) if rows else ((), ())
     return {
