@@ -38,6 +38,7 @@ from numba_rl.trainer.ppo import Ppo
 
 TINY = {"episodes.count": 24, "episodes.launch": 8, "episodes.length": 5, "ppo.epochs": 1, "ppo.minibatches": 2,
         "dqn.batch": 64, "dqn.updates": 2, "dqn.n_step": 3, "replay.capacity": 300, "dqn.quantiles": 2}  # fmt: skip
+RANGES = [Range(start, start + length) for start, length in ((10, 40), (60, 25), (200, 3))]
 EVERY_TERM = {"reward.barrier": 0.5, "reward.diversity": 1.0, "reward.risk": 0.1, "reward.shaping": "dsr"}
 
 
@@ -87,14 +88,17 @@ def backtest(device, market):
     """Windows of different lengths."""
     config = config_of()
     actor = build_actor(config, len(market.names), torch.Generator().manual_seed(0))
-    ranges = [Range(start, start + length) for start, length in ((10, 40), (60, 25), (200, 3))]
-    exact = play_policy(market, ranges, actor, config)
+    exact = play_policy(market, RANGES, actor, config)
     if device.type == "cuda":
-        for way in (GpuWindows, SteppedWindows):
-            windows = way(market, ranges, actor.to(device), config)
-            windows.launch()
-            assert actions_of(windows).shape[1] == len(ranges)
+        play_windows(GpuWindows, market, actor.to(device), config)
     finite("backtest", *(played.equity for played in exact))
+
+
+def play_windows(way, market, network, config):
+    """Three windows by one of the ways that a GPU has."""
+    windows = way(market, RANGES, network, config)
+    windows.launch()
+    assert actions_of(windows).shape[1] == len(RANGES)
 
 
 def guard(device, market):
@@ -130,6 +134,8 @@ def graphs(device, market):
             trainer.epoch()
         assert trainer.device.type == device.type
         finite("graphs", *trainer.networks().values())
+        if device.type == "cuda":
+            play_windows(SteppedWindows, market, trainer.acting_network, trainer.config)
 
 
 KERNELS = (rollouts, replays, backtest, guard, updates)
