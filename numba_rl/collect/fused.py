@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from numba_rl.collect.batched import EPISODES, LAUNCH_ON_GPU, PORTFOLIO_FEATURES, THREADS
+from numba_rl.collect.batched import EPISODES, PORTFOLIO_FEATURES, THREADS, launch_steps
 from numba_rl.config import Config
 from numba_rl.data.market import Market
 from numba_rl.data.windows import Range
@@ -104,7 +104,7 @@ class CompactCollector:
         if self.range.stop - self.range.start < 2:
             raise UserError(f"{market.source}: a range of {self.range.stop - self.range.start} bars cannot be played; 2 are needed")
         self.episodes = config.episodes.count or EPISODES
-        self.steps = config.episodes.launch or LAUNCH_ON_GPU
+        self.steps = launch_steps(config, self.device)
         self.rules = rules_of(config, market.bars_per_year)
         self.seed = config.train.seed
         self.played = 0

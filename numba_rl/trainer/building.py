@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from numba_rl import gpu
-from numba_rl.collect.batched import LAUNCH_ON_GPU, BatchedCollector
+from numba_rl.collect.batched import BatchedCollector, launch_steps
 from numba_rl.collect.epoch import Epochs
 from numba_rl.config import Config
 from numba_rl.data.market import Market
@@ -145,7 +145,7 @@ def _trainer(config: Config, market: Market, device: torch.device, base, poll=la
         from numba_rl.trainer.fused_ppo import FusedPpo
 
         plan = plan_for(sizes, features, device, episodes or EPISODES)
-        samples = (episodes or EPISODES) * (sizes.episodes.launch or LAUNCH_ON_GPU)
+        samples = (episodes or EPISODES) * launch_steps(sizes, device)
         rows, first = samples // min(sizes.ppo.minibatches, samples), sizes.ppo.actor[0] + sizes.ppo.critic[0]
         one_pass = fused_update.takes_one_pass(rows, first, fused_update.padded(features + PORTFOLIO_FEATURES), device)
         return FusedPpo(config, FusedCollector(market, config, device=device, base=base, plan=plan), poll, one_pass=one_pass)
@@ -189,7 +189,7 @@ def on_cpu(config: Config) -> Config:
 def _tiny(config: Config, device: torch.device) -> Config:
     launch = config.dqn.n_step + 1
     if device.type == "cuda" and config.algorithm == "ppo":  # the kernel of the advantages is made for it
-        launch = config.episodes.launch or LAUNCH_ON_GPU
+        launch = launch_steps(config, device)
     changes = {"episodes.count": 2, "episodes.launch": launch, "ppo.epochs": 1, "ppo.minibatches": 1}
     return replace(config, changes | {"dqn.updates": 1, "replay.capacity": 1024})
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import torch
 
-from numba_rl.collect.batched import EPISODES, LAUNCH_ON_CPU, LAUNCH_ON_GPU
+from numba_rl.collect.batched import EPISODES, launch_steps
 from numba_rl.config import Config
 from numba_rl.errors import ConfigError
 from numba_rl.host import main_memory
@@ -126,8 +126,7 @@ def estimate(config: Config, bars: int, features: int, device: torch.device, *, 
 
 
 def _launch(config: Config, device: torch.device) -> tuple[int, int]:
-    steps = LAUNCH_ON_GPU if device.type == "cuda" else LAUNCH_ON_CPU
-    return config.episodes.count or EPISODES, config.episodes.launch or steps
+    return config.episodes.count or EPISODES, launch_steps(config, device)
 
 
 def _ppo(config: Config, width: int, samples: int, episodes: int) -> tuple[int, int]:

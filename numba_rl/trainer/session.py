@@ -35,7 +35,10 @@ from numba_rl.trainer.tracking import Tracker
 
 PATIENCE = 5.0  # seconds that an epoch may go on after a stop was asked for; then it is undone
 GUARDED = ("loss_average", "grad_norm_average", "q_mean", "q_std", "q_min", "q_max", "clipped", "collapsed")  # logged as guard/...
-EVERY = {"cpu": {"validate": 20, "checkpoint": 20}, "cuda": {"validate": 50, "checkpoint": 100}}  # epochs, where the settings say nothing
+EVERY = {  # epochs, where the settings say nothing
+    ("ppo", "cpu"): {"validate": 20, "checkpoint": 20}, ("ppo", "cuda"): {"validate": 50, "checkpoint": 100},
+    ("dqn", "cpu"): {"validate": 20, "checkpoint": 20}, ("dqn", "cuda"): {"validate": 200, "checkpoint": 400},
+}  # fmt: skip
 SNAPSHOT_SECONDS = 1.0  # epochs longer than this are begun with a copy of the state to go back to
 
 
@@ -162,7 +165,7 @@ class _Session:
     def _every(self, what: str) -> int:
         """Epochs from one validation or checkpoint to the next. Those of a GPU are over in milliseconds."""
         given = getattr(self.config.train, f"{what}_every")
-        return given or EVERY[self.trainer.device.type][what]
+        return given or EVERY[self.config.algorithm, self.trainer.device.type][what]
 
     def _reason_to_stop(self) -> str | None:
         if self.trainer.steps >= self.config.train.steps:

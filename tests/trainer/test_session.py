@@ -81,7 +81,7 @@ def test_the_best_policy_by_validation_is_kept(market, small, new_run):
 
 
 def test_without_a_setting_the_device_says_how_often_is_validated_and_saved(market, small, new_run, monkeypatch):
-    monkeypatch.setitem(session.EVERY, "cpu", {"validate": 2, "checkpoint": 4})
+    monkeypatch.setitem(session.EVERY, ("ppo", "cpu"), {"validate": 2, "checkpoint": 4})
     config, saved, real = small({"train.steps": 7 * EPOCH}), [], checkpoint.save
     monkeypatch.setattr(checkpoint, "save", lambda path, tensors, metadata: saved.append((path.stem, metadata["epochs"])) or real(path, tensors, metadata))
     run = new_run(config)
