@@ -62,6 +62,13 @@ def assembled(ptx: str, capability: tuple[int, int], most: int | None = None) ->
     return int(registers[1]), int(spilled[1])
 
 
+def check_assembles(ptx: dict[str, str], capability: tuple[int, int]) -> None:
+    """An older architecture takes the code of every kernel: it uses nothing that came later."""
+    for name, text in ptx.items():
+        registers, _ = assembled(text, capability)
+        assert registers > 0, name
+
+
 def arithmetic(ptx: str, kind: str) -> set[str]:
     """The instructions on `kind` (such as "f64") that compute, without loads, stores, moves, conversions, selections and comparisons."""
     words = {

@@ -1,7 +1,6 @@
 """The kernels of the written-out PPO update as PTX: no float64, no local memory, the NaN check still there."""
 
-import pytest
-from ptx import arithmetic, assembled, compile_ptx
+from ptx import arithmetic, assembled, check_assembles, compile_ptx
 
 from numba_rl.gpu import most_registers
 
@@ -28,11 +27,12 @@ KERNELS = {
 """
 
 
-@pytest.mark.parametrize("capability", [(8, 6), (9, 0)])
-def test_ptx(capability):
-    for name, ptx in compile_ptx(SOURCE, capability).items():
+def test_ptx():
+    found = compile_ptx(SOURCE)
+    check_assembles(found, (8, 0))
+    for name, ptx in found.items():
         assert not arithmetic(ptx, "f64"), (name, arithmetic(ptx, "f64"))
         assert ".local" not in ptx, f"{name} spills to local memory"
         if name == "ppo_loss":
-            registers, spilled = assembled(ptx, capability, most_registers(2 * 256))
-            assert registers <= 128 and (spilled <= 100 or capability == (8, 6)), (registers, spilled)
+            registers, spilled = assembled(ptx, (9, 0), most_registers(2 * 256))
+            assert registers <= 128 and spilled <= 100, (registers, spilled)

@@ -75,7 +75,7 @@ def test_a_linear_schedule_is_a_function_of_the_steps_played(trainer):
 def test_weight_decay_takes_its_share_of_the_weights_beside_the_step(trainer):
     one_step = {"ppo.epochs": 1, "ppo.minibatches": 1, "ppo.lr": 1e-3, "ppo.lr_schedule": "constant"}
     before = copied(trainer(one_step))
-    with_decay, without = trainer(one_step | {"ppo.weight_decay": 20.0}), trainer(one_step)
+    with_decay, without = (trainer(one_step | {"ppo.weight_decay": decay}) for decay in (20.0, 0.0))
     for ppo in (with_decay, without):
         ppo.epoch()
     decayed, plain = copied(with_decay), copied(without)
