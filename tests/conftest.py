@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import warm
 
 
 def _has_gpu() -> bool:
@@ -27,6 +28,14 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if "gpu" in item.keywords and not GPU:
             item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_once(request):
+    """Before a run of the whole suite each worker compiles a part of the CPU path, and finds the other part on disk."""
+    if len(request.session.items) >= warm.WHOLE_SUITE:
+        for part in warm.PARTS.get(os.environ.get("PYTEST_XDIST_WORKER"), ()):
+            part()
 
 
 @pytest.fixture
