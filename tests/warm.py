@@ -46,5 +46,4 @@ def _market():
     return load_market(config, generate("mean_reverting", 1200, 5).bars), config
 
 
-# By the name of a worker. DQN's turn comes when the stepper, which both trainings want, has been compiled for PPO's.
-PARTS = {"gw0": (windows, lambda: training("dqn")), "gw1": (lambda: training("ppo"),)}
+PARTS = {"gw0": (windows,), "gw1": (lambda: training("ppo"), lambda: training("dqn"))}  # by the name of a worker

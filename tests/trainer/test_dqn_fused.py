@@ -17,7 +17,7 @@ from numba_rl.trainer.dqn_update import Learner
 from numba_rl.trainer.optimizer import weight_decay_of
 
 pytestmark = pytest.mark.skipif(not gpu.SIMULATED, reason="launches kernels on CPU arrays, which only the simulator can")
-FEATURES, BATCH = 5, 16
+FEATURES, BATCH = 5, 8
 
 
 def made(kind, changes=None, **block):
@@ -42,7 +42,7 @@ def made(kind, changes=None, **block):
 
 
 def fused(changes=None):
-    learner = made(FusedLearner, changes, lanes=8, warps=1)
+    learner = made(FusedLearner, changes, lanes=4, warps=1)
     learner.refresh()
     return learner
 
@@ -85,7 +85,7 @@ def test_one_update_equals_autograd(changes):
 
 def test_blocks_of_the_last_matrix_that_are_no_part_of_the_network_stay_zero():
     learner = fused()
-    learner.updates(3)
+    learner.updates(1)
     last = learner._matrix(learner.weights, 3)
     inside = learner.mask.bool()
     assert (last[~inside] == 0).all() and (last[inside] != 0).any()
@@ -143,7 +143,7 @@ def test_warming_up_changes_nothing():
     one.warm_up()
     for learner in (one, other):
         learner.begin()
-        learner.updates(3)
+        learner.updates(1)
     assert torch.equal(one.weights, other.weights) and torch.equal(one.target_weights, other.target_weights)
     assert one.figures() == other.figures()
 
