@@ -41,7 +41,7 @@ def build(
     loaded next. A GPU that cannot be used, or whose memory does not do, gives the CPU path, and `fall_back` is told why, within the handler
     of the error where there is one.
     """
-    base = load_reward(config.reward.function) if config.reward.function else None
+    base = _user_base(config)
     device = pick_device(config, fall_back)
     if device.type == "cuda":
         try:
@@ -52,6 +52,11 @@ def build(
             fall_back(f"the GPU cannot be used ({one_line(error)}); training goes on on the CPU path")
             config = on_cpu(config)
     return _built(config, market, torch.device("cpu"), base, poll, warn, sizes)
+
+
+def _user_base(config: Config):
+    """The user's compiled reward, or None."""
+    return load_reward(config.reward.function) if config.reward.function else None
 
 
 def _built(config, market, device, base, poll, warn, sizes):
@@ -94,7 +99,7 @@ def compile_for(config: Config, market: Market, device: torch.device) -> None:
     market: any with the features of the training's.
     """
     config = _fitted(config, market, device, None)[0]
-    play_tiny(config, market, device, load_reward(config.reward.function) if config.reward.function else None)
+    play_tiny(config, market, device, _user_base(config))
     if config.algorithm == "dqn":  # the replay's kernels are made for its capacity
         width = market.features.shape[1] + PORTFOLIO_FEATURES
         tiny = PrioritizedReplay.from_config(_tiny(config, device).replay, width, device=device).backend
@@ -173,7 +178,6 @@ def why_not_fused(config: Config, market: Market, device: torch.device) -> str |
     if config.reward.curiosity > 0:
         return "curiosity is trained by the batched collector's trainer"
     from numba_rl.collect.fused import EPISODES, plan_for
-    from numba_rl.trainer import fused_update
 
     plan = plan_for(config, market.features.shape[1], device, config.episodes.count or EPISODES)
     if plan is None or not fused_update.fits(config.ppo):

@@ -152,10 +152,9 @@ def _fused_ppo(config: Config, width: int, samples: int, device: torch.device) -
     networks = (matrices + tail) * (4 * 4 + 2) + rows * (2 * minibatch + 28)
     networks += groups * (4 * tail + 32 * ppo.epochs * min(ppo.minibatches, samples))
     networks += 4 * (width * actor[0] + sum(a * b for a, b in zip(actor, [*actor[1:], ACTIONS], strict=True)) + sum(actor) + ACTIONS)
-    if device.type == "cuda" and torch.cuda.is_available() and first_gradient.fits(first, inputs):
+    if fused_update.takes_one_pass(rows, first, inputs, device):
         multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
-        if first_gradient.pays(rows, first, multiprocessors):
-            networks += 4 * first_gradient.groups_for(rows, first, multiprocessors) * first * inputs
+        networks += 4 * first_gradient.groups_for(rows, first, multiprocessors) * first * inputs
     values = min(samples, 2 * fused_update.VALUE_ROWS) * 2 * (inputs + _two_widest(critic))  # two passes side by side
     return 2 * inputs, networks, max(values, rows * (2 * (first + sum(actor[1:]) + sum(critic[1:])) + 4 * logits))
 
