@@ -1,11 +1,10 @@
-"""Trainings in real processes that can be killed: forked from one server that has imported everything, so that each starts at once.
+"""Trainings in real processes that can be killed.
 
 `profiles/kill_test.py` uses it as well.
 """
 
 import contextlib
 import json
-import multiprocessing
 import resource
 import signal
 import sys
@@ -13,7 +12,8 @@ import time
 import traceback
 from pathlib import Path
 
-PRELOAD = ["numba_rl.trainer.session", "numba_rl.data.synthetic"]
+import forks
+
 EPOCH = 64  # steps
 SMALL = {
     "episodes.count": 4, "episodes.launch": 16, "episodes.length": 40, "ppo.actor": (16, 8), "ppo.critic": (16, 16), "ppo.minibatches": 3,
@@ -21,15 +21,10 @@ SMALL = {
     "train.tensorboard": False, "train.device": "cpu", "train.threads": 1, "train.checkpoint_every": 1,
 }  # fmt: skip
 
-_server = multiprocessing.get_context("forkserver")
-_server.set_forkserver_preload(PRELOAD)
-
 
 def start(run: Path, changes: dict, *, resume=False, limit=None):
     """A process that trains into `run` on a small market. limit: bytes that a file may have, once two epochs were played."""
-    process = _server.Process(target=_train, args=(str(run), changes, resume, limit), daemon=True)
-    process.start()
-    return process
+    return forks.start(_train, str(run), changes, resume, limit, daemon=True)
 
 
 def finish(process, seconds=120) -> int:

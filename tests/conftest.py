@@ -5,8 +5,11 @@ import os
 import subprocess
 import sys
 
+import forks
 import pytest
 import warm
+
+READ_AT_IMPORT = {"RLTRAIN_CACHE_DIR", "NUMBA_ENABLE_CUDASIM"}
 
 
 def _has_gpu() -> bool:
@@ -21,7 +24,7 @@ def _has_gpu() -> bool:
 GPU = _has_gpu() and os.environ.get("NUMBA_ENABLE_CUDASIM", "0") == "0"
 if not GPU:
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # before numba is imported anywhere
-    sys.setswitchinterval(1e-5)  # the simulator polls its threads: at Python's 5 ms a barrier takes ten times as long
+    sys.setswitchinterval(1e-5)  # simulated threads take turns so often that a barrier which is missing shows
 
 
 def pytest_collection_modifyitems(items):
@@ -38,6 +41,15 @@ def compiled_once(request):
             part()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def waiting_simulator():
+    """Simulated threads wait at a barrier instead of being polled."""
+    if not GPU:
+        import simulator
+
+        simulator.install()
+
+
 @pytest.fixture
 def rltrain():
     """Runs the command line in a process of its own: `rltrain("train", "ppo", ...)` gives returncode, stdout and stderr.
@@ -46,9 +58,12 @@ def rltrain():
     """
 
     def run(*arguments, env=None, timeout=120, cwd=None):
+        words, environment = [*map(str, arguments)], forks.user_environment(env)
+        if READ_AT_IMPORT.isdisjoint(env or ()):
+            return forks.run(forks.command, *words, environment=environment, cwd=cwd, timeout=timeout)
         return subprocess.run(
-            [sys.executable, "-m", "rltrain.main", *map(str, arguments)],
-            capture_output=True, text=True, timeout=timeout, cwd=cwd, check=False, env=user_environment(env),
+            [sys.executable, "-m", "rltrain.main", *words],
+            capture_output=True, text=True, timeout=timeout, cwd=cwd, check=False, env=environment,
         )  # fmt: skip
 
     return run
@@ -62,7 +77,7 @@ def rltrain_process():
     def start(*arguments, env=None, cwd=None):
         process = subprocess.Popen(
             [sys.executable, "-m", "rltrain.main", *map(str, arguments)],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cwd, env=user_environment(env),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cwd, env=forks.user_environment(env),
         )  # fmt: skip
         processes.append(process)
         return process
@@ -71,9 +86,3 @@ def rltrain_process():
     for process in processes:
         process.kill()
         process.communicate()
-
-
-def user_environment(extra=None):
-    """This process's environment without the simulator and RLTRAIN_ settings, with one thread per process."""
-    kept = {name: value for name, value in os.environ.items() if name != "NUMBA_ENABLE_CUDASIM" and not name.startswith("RLTRAIN_")}
-    return kept | {"OMP_NUM_THREADS": "1"} | (extra or {})

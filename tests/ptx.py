@@ -1,10 +1,14 @@
 """Compiles kernels to PTX without a GPU, in a process of its own: the simulator, which tests otherwise use, has no compiler."""
 
+import json
 import os
 import re
-import subprocess
+import runpy
 import sys
+import tempfile
 import textwrap
+
+import forks
 
 _PROGRAM = """
 import json, sys
@@ -30,16 +34,22 @@ def compile_ptx(source: str, capability: tuple[int, int] = (9, 0)) -> dict[str, 
     """PTX by name. `source` is Python that defines KERNELS = {name: (kernel, argument types)}; it may use f32, f64, i32, i64, u32,
     boolean and array(element type, dimensions).
     """
-    import json
-
-    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_ENABLE_CUDASIM"}
     program = _PROGRAM.format(source=textwrap.dedent(source))
-    result = subprocess.run(
-        [sys.executable, "-c", program, json.dumps(capability)], capture_output=True, text=True, env=environment, timeout=300, check=False
-    )
+    barriers = {name: os.environ[name] for name in ("RLTRAIN_WHOLE_BARRIERS",) if name in os.environ}
+    result = forks.run(_execute, program, capability, environment=forks.user_environment(barriers), timeout=300)
     if result.returncode:
         raise AssertionError(f"PTX could not be compiled for {capability}:\n{result.stderr[-4000:]}")
     return json.loads(result.stdout)
+
+
+def _execute(program, capability):
+    sys.argv[1:] = [json.dumps(capability)]
+    for name in [name for name in sys.modules if name.split(".")[0] == "numba_rl"]:
+        del sys.modules[name]  # they read the environment when they are imported
+    with tempfile.NamedTemporaryFile("w", suffix=".py") as file:
+        file.write(program)
+        file.flush()
+        runpy.run_path(file.name, run_name="__main__")
 
 
 def assembled(ptx: str, capability: tuple[int, int], most: int | None = None) -> tuple[int, int]:

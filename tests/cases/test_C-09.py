@@ -5,7 +5,7 @@ import sys
 
 import child
 import pytest
-from conftest import user_environment
+from forks import user_environment
 
 from numba_rl import rundir, settings
 from numba_rl.config import Config

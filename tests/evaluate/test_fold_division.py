@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import user_environment
+from forks import user_environment
 from evaluate.small_folds import settings_with
 
 from numba_rl.data.market import load_market
