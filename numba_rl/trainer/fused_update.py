@@ -92,9 +92,10 @@ class FusedUpdate:
         packed[:, : self.features] = table.to(torch.bfloat16)
         self.table = self._pairs(packed)
         self._packed = packed
-        self.x = new(rows, inputs, dtype=torch.bfloat16)
+        # Two of each: the samples of the next minibatch are gathered while one is learned from.
+        self.x = [new(rows, inputs, dtype=torch.bfloat16) for _ in range(2)]
         self.source = new(rows, dtype=torch.int64)
-        self.batch = [new(rows, dtype=torch.int32), new(rows), new(rows), new(rows)]  # actions, log-probs, advantages, returns
+        self.batch = [[new(rows, dtype=torch.int32), new(rows), new(rows), new(rows)] for _ in range(2)]  # actions, log-probs, advantages, returns
         self.logit_gradient = new(rows, self.logits, dtype=torch.bfloat16)
         self.hidden_gradient = new(rows, hidden, dtype=torch.bfloat16)
         self.first_gradient = new(rows, self.first, dtype=torch.bfloat16)
@@ -105,8 +106,9 @@ class FusedUpdate:
         self.gradients = {name: new(rows, size, dtype=torch.bfloat16) for name, size in layers}
         self.partial = new(groups, self.tail)
         self.sums = new(config.epochs * self.minibatches, groups, ppo_loss.SUMS)
-        self.moments = new(self.minibatches, minibatch.MOMENT_BLOCKS, 2)
+        self.moments = new(2, self.minibatches, minibatch.MOMENT_BLOCKS, 2)  # of this pass and the next
         self.turn = new(1, dtype=torch.int64)  # permutations used
+        self.turns, self._passes = new(config.epochs, dtype=torch.int64), torch.arange(config.epochs, device=self.device)
         self.counts = new(4, dtype=torch.int64)
         self.stop = new(1)  # 1 once the KL divergence has ended this update
         self.norms, self.loss, self.left_out = new(2), new(1), new(1)
@@ -124,14 +126,14 @@ class FusedUpdate:
         self.first_parts = self._one_pass(one_pass)
         self._norm, self._adam = adam.make_kernels(lanes, warps)
         self._value_head = make_value_head(lanes)
-        self._branches = Branches(self.device, 2)
+        self._branches = Branches(self.device, 3)
 
     def _new(self, *shape, dtype=torch.float32):
         return torch.zeros(shape, dtype=dtype, device=self.device)
 
     def _one_pass(self, wanted):
         """The partial sums of the kernel for the first layer's backward, or None where that takes two steps."""
-        inputs = self.x.shape[1]
+        inputs = self.x[0].shape[1]
         if self.device.type != "cuda" or not first_gradient.fits(self.first, inputs):
             if wanted:
                 most = first_gradient.MOST_INPUTS
@@ -234,31 +236,36 @@ class FusedUpdate:
             self._quads(gradient), self._quads(hidden), view(self.partial), self.tail_at[name]
         )
 
-    def _first_backward(self, first):
-        """Gradients of the first layer's weights and biases, from the gradient at its outputs `first`."""
+    def _first_backward(self, first, x):
+        """Gradients of the first layer's weights and biases, from the gradient at its outputs `first`, for the inputs x."""
         if self.first_parts is None:
             self._relu_backward(self.first_gradient, first, "first")
-            self._gradient("first", self.first_gradient, self.x)
+            self._gradient("first", self.first_gradient, x)
             return
         first_gradient.launch(
-            self._first_gradient, self._pairs(self.first_gradient), self._pairs(first), self._pairs(self.x), view(self.first_parts),
+            self._first_gradient, self._pairs(self.first_gradient), self._pairs(first), self._pairs(x), view(self.first_parts),
             view(self.partial), self.tail_at["first"], view(self._matrix(self.weight_gradient, "first")), self._branches.stream(),
         )  # fmt: skip
 
-    def critic_values(self, bars: torch.Tensor, account: torch.Tensor, values: torch.Tensor) -> None:
-        """The critic's value of each row: bars int32 [R], account float32 [R, 3], values float32 [R], written.
+    def critic_values(self, *parts: tuple[torch.Tensor, torch.Tensor, torch.Tensor]) -> None:
+        """The critic's values of the rows of each part (bars int32 [R], account float32 [R, 3], values float32 [R], written).
 
         Every second pass runs on a side stream: layers that wait for memory then share the GPU with those that compute.
         """
-        arrays = view(bars), view(account), view(values)
-        for turn, start in enumerate(range(0, len(bars), VALUE_ROWS)):
-            with self._branches.fork(0) if turn % 2 else contextlib.nullcontext():
-                self._value_pass(*arrays, start, min(VALUE_ROWS, len(bars) - start))
+        turn = 0
+        for part in parts:
+            rows, arrays = len(part[0]), [view(array) for array in part]
+            passes = -(-rows // VALUE_ROWS)
+            for k in range(passes):
+                start, stop = k * rows // passes, (k + 1) * rows // passes
+                with self._branches.fork(0) if turn % 2 else contextlib.nullcontext():
+                    self._value_pass(*arrays, start, stop - start)
+                turn += 1
         self._branches.join(0)
 
     def _value_pass(self, bars, account, values, start, rows):
         split = self.actor_sizes[0]
-        x = torch.empty(rows, self.x.shape[1], dtype=torch.bfloat16, device=self.device)
+        x = torch.empty(rows, self.x[0].shape[1], dtype=torch.bfloat16, device=self.device)
         warps = self.threads // self.lanes
         self._states[blocks_for(x.numel() // 2, self.threads), self.threads, self._branches.stream()](
             self.table, bars, account, self.features, start, self._pairs(x)
@@ -278,36 +285,51 @@ class FusedUpdate:
         source = [view(part) for part in (bars, account, actions, log_probs, advantages, returns)]
         self.stop.zero_()
         self.sums.zero_()
-        for epoch in range(self.config.epochs):
-            self._measure(source[4])
-            for part in range(self.minibatches):
-                self._minibatch(source, part, epoch * self.minibatches + part)
-            self.turn += 1
-            self._branches.join(1)  # the guard has judged the last step
-            if self.config.target_kl is not None:
-                self._stop_on_kl(epoch)
+        self._begin(source)
+        for index in range(self.config.epochs * self.minibatches):
+            self._minibatch(source, index)
+            if (index + 1) % self.minibatches == 0:
+                self._branches.join(1)  # the guard has judged the last step
+                if self.config.target_kl is not None:
+                    self._stop_on_kl(index // self.minibatches)
+        self.turn += self.config.epochs
         if self.config.epochs * self.minibatches % 2:
             self.counts[0].copy_(self.counts[1])  # the next update begins at place 0 again
 
-    def _measure(self, advantages):
-        self._moments[(self.minibatches, minibatch.MOMENT_BLOCKS), self.threads, self._branches.stream()](
-            advantages, self.seed, view(self.turn), self.rows, view(self.moments)
+    def _begin(self, source):
+        """Number the permutations of this update, and gather the first minibatch."""
+        torch.add(self.turn, self._passes, out=self.turns)
+        self._gather(source, 0)
+
+    def _gather(self, source, index):
+        """The samples of minibatch `index` into its half of the buffers."""
+        bars, account, *columns = source
+        epoch, part = divmod(index, self.minibatches)
+        turn, place, handle = view(self.turns[epoch : epoch + 1]), index % 2, self._branches.stream()
+        if part == 0:
+            self._moments[(self.minibatches, minibatch.MOMENT_BLOCKS), self.threads, handle](
+                columns[2], self.seed, turn, self.rows, view(self.moments[epoch % 2])
+            )
+        self._pick[blocks_for(self.rows, self.threads), self.threads, handle](
+            *columns, self.seed, turn, part, view(self.source), *map(view, self.batch[place])
+        )
+        words = self.rows * self.x[0].shape[1] // 2
+        self._rows[blocks_for(words, self.threads), self.threads, handle](
+            self.table, bars, account, view(self.source), self.features, self._pairs(self.x[place])
         )
 
     def _stop_on_kl(self, epoch):
         passed = self.sums[epoch * self.minibatches : (epoch + 1) * self.minibatches].sum((0, 1))
         self.stop.copy_(torch.maximum(self.stop, (passed[3] > 1.5 * self.config.target_kl * passed[5]).float()))
 
-    def _minibatch(self, source, part, index):
-        bars, account, *columns = source
-        self._pick[blocks_for(self.rows, self.threads), self.threads, self._branches.stream()](
-            *columns, self.seed, view(self.turn), part, view(self.source), *map(view, self.batch)
-        )
-        words = self.rows * self.x.shape[1] // 2
-        self._rows[blocks_for(words, self.threads), self.threads, self._branches.stream()](
-            self.table, bars, account, view(self.source), self.features, self._pairs(self.x)
-        )
-        first = self._dense("first", self.x)
+    def _minibatch(self, source, index):
+        epoch, part = divmod(index, self.minibatches)
+        x, batch = self.x[index % 2], self.batch[index % 2]
+        self._branches.join(2)
+        if index + 1 < self.config.epochs * self.minibatches:
+            with self._branches.fork(2):
+                self._gather(source, index + 1)
+        first = self._dense("first", x)
         split = self.actor_sizes[0]
         with self._branches.fork(0):
             acting = [first[:, :split]]
@@ -320,7 +342,7 @@ class FusedUpdate:
         self._branches.join(0, 1)  # 1: the guard has read the values of the step before
         self._loss[self.groups, self.threads, self._branches.stream()](
             view(logits), view(self._bias(self.weights, "logits")), self._pairs(judging[-1]), view(self._bias(self.weights, "head")),
-            *map(view, self.batch), view(self.moments), part, view(self.loss_settings), self._pairs(self.logit_gradient),
+            *map(view, batch), view(self.moments[epoch % 2]), part, view(self.loss_settings), self._pairs(self.logit_gradient),
             self._pairs(self.hidden_gradient), view(self.values), view(self.partial), self.tail_at["logits"],
             self.tail_at[f"c{len(self.critic_sizes) - 1}"], view(self.sums[index]),
         )  # fmt: skip
@@ -328,7 +350,7 @@ class FusedUpdate:
             self._backward("a", acting, self.logit_gradient, "logits", self.first_gradient[:, :split])
         self._backward("c", judging, self.hidden_gradient, f"c{len(self.critic_sizes) - 1}", self.first_gradient[:, split:])
         self._branches.join(0)
-        self._first_backward(first)
+        self._first_backward(first, x)
         self._branches.join(1)
         self._step(index)
         with self._branches.fork(1):  # beside the next minibatch, whose step waits for it

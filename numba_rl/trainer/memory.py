@@ -150,6 +150,7 @@ def _fused_ppo(config: Config, width: int, samples: int, device: torch.device) -
     rows = samples // min(ppo.minibatches, samples)
     minibatch = inputs + logits + critic[-1] + first + sum(actor[1:]) + sum(critic[1:-1])  # bf16: inputs and gradients
     networks = (matrices + tail) * (4 * 4 + 2) + rows * (2 * minibatch + 28)
+    networks += rows * (2 * inputs + 16)  # the next minibatch's samples
     networks += groups * (4 * tail + 32 * ppo.epochs * min(ppo.minibatches, samples))
     networks += 4 * (width * actor[0] + sum(a * b for a, b in zip(actor, [*actor[1:], ACTIONS], strict=True)) + sum(actor) + ACTIONS)
     if fused_update.takes_one_pass(rows, first, inputs, device):

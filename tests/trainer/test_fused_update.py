@@ -62,18 +62,18 @@ def check_first_step(device, actor_sizes, critic_sizes, features, samples, actio
         for layer, copy in zip(network, copies, strict=True):
             copy.load_state_dict({name: value.detach().clone() for name, value in layer.state_dict().items()})
     values = torch.zeros(samples, device=device)
-    update.critic_values(bars, account, values)
+    update.critic_values((bars, account, values))
     direct = forward(reference[1], torch.cat([table[bars.long()], account], 1))[:, 0]
     assert (values - direct).norm() / direct.norm() < tolerance
     in_passes = torch.zeros_like(values)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fused_update, "VALUE_ROWS", samples // 3)
-        update.critic_values(bars, account, in_passes)
+        update.critic_values((bars[:1], account[:1], in_passes[:1]), (bars[1:], account[1:], in_passes[1:]))
     assert (in_passes - values).norm() / direct.norm() < tolerance / 10
     policy, value, entropy = autograd_step(*reference, x, taken[order], old[order], advantages[order], returns[order], config)
     source = [gpu.view(part) for part in data]
-    update._measure(source[4])
-    update._minibatch(source, 0, 0)
+    update._begin(source)
+    update._minibatch(source, 0)
     gradients = update.named(torch.cat([update.weight_gradient, update.tail_gradient]))
     for kind, network in zip(("actor", "critic"), reference, strict=True):
         wrong, whole = 0.0, 0.0
