@@ -362,14 +362,16 @@ class Machine:
                         self.local_shared[target : target + size] = self.memory[source : source + size]
 
     def _do_ldmatrix(self, op, operands, kind):
-        assert op == ["ldmatrix", "sync", "aligned", "m8n8", "x4", "trans", "shared", "b16"], op
+        turned = "trans" in op
+        assert op == ["ldmatrix", "sync", "aligned", "m8n8", "x4", *["trans"] * turned, "shared", "b16"], op
         rows = self._address(operands[1]).reshape(-1, 4, 8)
         assert (self.active.reshape(-1, 32) % 32 == np.arange(32)).all(), "ldmatrix by part of a warp"
         assert (rows % 16 == 0).all(), "a row of ldmatrix is not aligned"
         tiles = self.local_shared[rows[..., None] + np.arange(16)].view(np.uint16).astype(np.uint32)  # [warp, tile, row, column]
         g, q = np.arange(32) // 4, np.arange(32) % 4
         for tile, target in enumerate(name.strip() for name in operands[0].strip("{}").split(",")):
-            self._write(target, (tiles[:, tile, 2 * q, g] | tiles[:, tile, 2 * q + 1, g] << np.uint32(16)).ravel())
+            low, high = (tiles[:, tile, 2 * q + k, g] if turned else tiles[:, tile, g, 2 * q + k] for k in range(2))
+            self._write(target, (low | high << np.uint32(16)).ravel())
 
     def _do_mma(self, op, operands, kind):
         assert op == ["mma", "sync", "aligned", "m16n8k16", "row", "col", "f32", "bf16", "bf16", "f32"], op
@@ -393,3 +395,14 @@ class Machine:
         for index, target in enumerate(name.strip() for name in operands[0].strip("{}").split(",")):
             place = found[:, g + 8 * (index // 2), 2 * q + index % 2]
             self._write(target, (place + sums[index].view(np.float32)).astype(np.float32).ravel())
+
+
+class Played:
+    """A kernel that is launched as on a GPU, and run on the CPU."""
+
+    def __init__(self, text):
+        self.machine = Machine(text)
+
+    def __getitem__(self, configuration):
+        blocks, threads, _ = configuration
+        return lambda *arguments: self.machine.launch(blocks, threads, arguments)

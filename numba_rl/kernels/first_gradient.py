@@ -25,6 +25,7 @@ from numba_rl.kernel_cache import cached
 from numba_rl.kernels.ptx import converge
 from numba_rl.kernels.settled import specialised
 
+CHUNK = 16  # bytes of a copy, eight numbers
 LANES = 32
 WARPS = 4
 THREADS = WARPS * LANES
@@ -33,7 +34,6 @@ BLOCK_OUTPUTS = WARPS * OUTPUTS
 MOST_INPUTS = 64
 STEP = 16  # rows of a product
 STAGES = 4  # steps in shared memory, one of them in use; a power of two
-CHUNK = 16  # bytes of a copy, eight numbers
 RESIDENT = 2  # blocks of a multiprocessor
 FEWEST_ROWS = 512  # of a group: its parts, written and read, are about a fifth of what it reads
 STRANDS = 8  # threads that share a sum of the parts
@@ -184,57 +184,17 @@ if not SIMULATED:
 
     from numba_rl.gpu import intrinsic
     from numba_rl.kernels.ptx import multiply_words_into
+    from numba_rl.kernels.staging import F32, I32, I64, commit, copy, data, emit, four, make_wait, shared_address
 
-    I32, I64, F32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
     SIGNS = 0xBB99  # makes `prmt` fill each half of a word with its sign
-
-    def _emit(builder, text, result, constraints, arguments, *, memory=True):
-        """Emit one PTX statement; memory: it reads or writes shared memory, and stays where it stands."""
-        function = ir.FunctionType(result, [argument.type for argument in arguments])
-        code = ir.InlineAsm(function, text, ",".join([*constraints, *["~{memory}"] * memory]), side_effect=memory)
-        return builder.call(code, arguments, attrs=("convergent", "nounwind") if memory else ("nounwind",))
-
-    def _data(context, builder, signature, arguments, index):
-        return context.make_array(signature.args[index])(context, builder, arguments[index]).data
-
-    def _shared_address(context, builder, signature, arguments, index, offset):
-        """The address within shared memory, as instructions take it, of byte `offset` of an array."""
-        pointer = _data(context, builder, signature, arguments, index)
-        return builder.add(builder.ptrtoint(builder.addrspacecast(pointer, ir.IntType(8).as_pointer(3)), I32), offset)
-
-    @intrinsic
-    def copy(typingctx, staged, at, source, index, size):
-        """Copy 16 bytes from element `index` of a uint32 array in global memory to byte `at` of shared memory; size 0: zeros instead."""
-
-        def codegen(context, builder, signature, arguments):
-            target = _shared_address(context, builder, signature, arguments, 0, arguments[1])
-            offset = builder.mul(arguments[3], ir.Constant(I64, 4))
-            origin = builder.add(builder.ptrtoint(_data(context, builder, signature, arguments, 2), I64), offset)
-            text = "cp.async.cg.shared.global [$0], [$1], 16, $2;"
-            _emit(builder, text, ir.VoidType(), ["r", "l", "r"], [target, origin, arguments[4]])
-            return context.get_dummy_value()
-
-        return types.void(staged, types.int32, source, types.int64, types.int32), codegen
-
-    def _statement(text):
-        def statement(typingctx):
-            def codegen(context, builder, signature, arguments):
-                _emit(builder, text, ir.VoidType(), [], [])
-                return context.get_dummy_value()
-
-            return types.void(), codegen
-
-        return intrinsic(statement)
-
-    commit = _statement("cp.async.commit_group;")
-    wait = _statement(f"cp.async.wait_group {STAGES - 2};")
+    wait = make_wait(STAGES - 2)
 
     def masked(builder, word, output):
         """A pair with the halves zeroed whose output is zero. Outputs of a ReLU are +0 or positive: a zero half was cut."""
         number = ir.Constant(I32, 0x7FFF7FFF)
         signs = builder.add(builder.and_(output, number), number)  # the sign bit of a half is set unless it was zero
         text = f"prmt.b32 $0, $1, 0, {SIGNS:#x};"
-        return builder.and_(word, _emit(builder, text, I32, ["=r", "r"], [signs], memory=False))
+        return builder.and_(word, emit(builder, text, I32, ["=r", "r"], [signs], memory=False))
 
     def make_step(inputs):
         """add_step(staged, gradient_at, inputs_at, sums): add the products of a step, whose rows lie in shared memory.
@@ -245,23 +205,19 @@ if not SIMULATED:
         @intrinsic
         def step(typingctx, staged, gradient_at, inputs_at, sums):
             def codegen(context, builder, signature, arguments):
-                gradient, x = (_shared_address(context, builder, signature, arguments, 0, arguments[i]) for i in (1, 2))
-                base = _data(context, builder, signature, arguments, 3)
+                gradient, x = (shared_address(context, builder, signature, arguments, 0, arguments[i]) for i in (1, 2))
+                base = data(context, builder, signature, arguments, 3)
 
-                def four(address, offset):
-                    """Four tiles of 8 x 8, turned: words of two samples, the first in the low half."""
-                    text = "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {$0,$1,$2,$3}, [$4];"
-                    place = builder.add(address, ir.Constant(I32, offset))
-                    found = _emit(builder, text, ir.LiteralStructType([I32] * 4), ["=r"] * 4 + ["r"], [place])
-                    return [builder.extract_value(found, i) for i in range(4)]
+                def turned(address, offset):
+                    return four(builder, address, offset, turned=True)
 
                 outputs = []  # of 8 columns each: rows 0 to 7, rows 8 to 15
                 for pair in range(OUTPUTS // 16):
-                    words, kept = (four(gradient, start + 2 * CHUNK * pair) for start in (0, HIDDEN_AT))
+                    words, kept = (turned(gradient, start + 2 * CHUNK * pair) for start in (0, HIDDEN_AT))
                     words = [masked(builder, word, output) for word, output in zip(words, kept, strict=True)]
                     outputs += [words[:2], words[2:]]
                 for tile in range(tiles_of(inputs)):
-                    a = four(x, 2 * CHUNK * tile)
+                    a = turned(x, 2 * CHUNK * tile)
                     for n, b in enumerate(outputs):
                         places = [
                             builder.gep(base, [ir.Constant(I64, 16 * tile + 4 * n + c)], inbounds=True, source_etype=F32) for c in range(4)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from ptx import assembled, check_float64, check_inlined, compile_ptx
-from ptx_machine import Machine
+from ptx_machine import Machine, Played
 from reference.ppo import first_layer
 
 from numba_rl.gpu import most_registers
@@ -54,17 +54,6 @@ def random_layer(rows, first, inputs):
     hidden[0, 0] = np.float32(1e-40)  # the smallest numbers are above zero
     pairs = [as_pairs(values) for values in (gradient, hidden, x)]
     return pairs, [as_float(words) for words in pairs]
-
-
-class Played:
-    """A kernel that is launched as on a GPU, and run on the CPU."""
-
-    def __init__(self, text):
-        self.machine = Machine(text)
-
-    def __getitem__(self, configuration):
-        blocks, threads, _ = configuration
-        return lambda *arguments: self.machine.launch(blocks, threads, arguments)
 
 
 @pytest.mark.parametrize(("rows", "first", "inputs", "groups"), [
