@@ -27,7 +27,7 @@ from numba_rl.trainer.guard import Guard
 from numba_rl.trainer.optimizer import EPSILON
 
 GROUPS = 264  # rows of partial sums: blocks of the loss kernel and of each bias gradient
-VALUE_ROWS = 262_144  # states of one pass of the critic
+VALUE_ROWS = 270_336  # states of one pass of the critic: a little over 2^18, so that 2^k samples and their last states go in 2^(k - 18) passes
 BETAS = (0.9, 0.999)
 
 
