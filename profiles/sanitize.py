@@ -75,6 +75,7 @@ def replays(device, market):
         random = torch.Generator(device).manual_seed(0)
         for count in (100, 250, 7):
             ring.insert(*replay.random_rows(count, device, random).values(), errors=torch.rand(count, device=device, generator=random))
+            finite(f"rounded batch, {mode}", ring.sample(64, torch.bfloat16).states)
             batch = ring.sample(64)
             errors = torch.randn(64, device=device, generator=random)
             errors[:2] = torch.tensor([float("nan"), float("inf")], device=device)

@@ -9,12 +9,14 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from numba_rl import precompile, settings
 from numba_rl.config import Config
 from numba_rl.data.synthetic import generate
 from numba_rl.data.write import write_bars
 from numba_rl.precompile import Precompiler, marker, processes
+from numba_rl.trainer import building
 
 # A GPU that is not there; kernels that are "launched" with arrays that are not there either.
 COMPILE = """
@@ -288,6 +290,25 @@ def test_versions_that_are_saved_at_once_are_not_mixed_up(tmp_path):
     both = [start(VERSIONS, tmp_path / "cache", first, first + 300, 0, simulated="1") for first in (0, 300)]
     assert [said(process) for process in both] == [[], []]
     assert said(start(VERSIONS, tmp_path / "cache", 0, 600, 1, simulated="1")) == []
+
+
+@pytest.mark.parametrize(("fused", "dtype"), [(True, "bfloat16"), (False, "float32")])
+def test_the_replay_is_compiled_for_its_learners_batches(monkeypatch, fused, dtype):
+    asked = []
+
+    class Replay(building.DeviceReplay):
+        def __init__(self):
+            self.backend = self
+
+        def prepare(self, *batch):
+            asked.append((self.layout.capacity, *batch))
+
+    monkeypatch.setattr(building, "play_tiny", lambda *arguments: None)
+    monkeypatch.setattr(building.PrioritizedReplay, "from_config", lambda *arguments, **options: Replay())
+    monkeypatch.setattr(building.dqn_fused, "fits", lambda config, device: fused)
+    config = with_({"algorithm": "dqn", "dqn.batch": 128, "replay.capacity": 5000})
+    building.compile_for(config, precompile.market_for(config), torch.device("cpu"))
+    assert asked == [(5000, 128, getattr(torch, dtype))]
 
 
 @pytest.mark.gpu

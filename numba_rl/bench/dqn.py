@@ -115,8 +115,9 @@ def check(learner, config: Config) -> dict[str, float]:
     network = copy.deepcopy(learner.network).requires_grad_(True)
     learner.begin()
     learner.updates(1)
-    found, batch = learner.figures(), learner.replay.batch(config.dqn.batch)
-    states, following = batch.states.double(), batch.next_states.double()
+    fused = isinstance(learner, dqn_fused.FusedLearner)
+    found, batch = learner.figures(), learner.replay.batch(config.dqn.batch, torch.bfloat16 if fused else torch.float32)
+    states, following = _stored(learner.replay, batch.indices)
     with torch.no_grad():
         best = _values(network, following).max(1).values  # the target network is still a copy of the online one
         targets = batch.rewards + torch.where(batch.terminated, 0.0, batch.discounts * best)
@@ -129,6 +130,13 @@ def check(learner, config: Config) -> dict[str, float]:
     return require(
         errors["loss_error"] < (1e-4 if exact else 0.03) and errors["gradient_norm_error"] < (1e-3 if exact else 0.1), "the update", errors
     )
+
+
+def _stored(replay: PrioritizedReplay, slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """States and next states of `slots`, float64, as they lie in the replay: a batch may have rounded them."""
+    rows = torch.as_tensor(replay.backend.rows).to(replay.device)[slots].view(torch.float32).double()
+    padded, width = replay.backend.layout.padded, replay.state_width
+    return rows[:, :width], rows[:, padded : padded + width]
 
 
 def _values(network: QNetwork, states: torch.Tensor) -> torch.Tensor:

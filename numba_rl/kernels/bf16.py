@@ -5,7 +5,7 @@ Numba has no bf16 arrays, so a row of 2 C bf16 numbers is passed as C uint32, th
 
 import numpy as np
 
-from numba_rl.gpu import SIMULATED, cuda, device, float32, intrinsic, uint32
+from numba_rl.gpu import SIMULATED, cuda, device, float32, int64, intrinsic, uint32
 
 if SIMULATED:
 
@@ -25,6 +25,12 @@ if SIMULATED:
         halves = [int(np.float32(value).view(np.uint32)) for value in (even, odd)]
         rounded = [((half + 0x7FFF + ((half >> 16) & 1)) >> 16) & 0xFFFF for half in halves]
         return np.uint32(rounded[0] | (rounded[1] << 16))
+
+    @cuda.jit(device=True)
+    def pack_word(word):
+        """The two float32 of a 64-bit word, the even column in its low half, rounded to nearest even bf16, as a pair."""
+        halves = [np.uint32((int(word) >> shift) & 0xFFFFFFFF).view(np.float32) for shift in (0, 32)]
+        return pack(halves[0], halves[1])
 
 else:
     from llvmlite import ir
@@ -61,3 +67,8 @@ else:
     def pack(even, odd):
         """Two float32 rounded to nearest even bf16, as a pair (compute capability 8.0 or newer)."""
         return _round_pair(float32(even), float32(odd))
+
+    @device
+    def pack_word(word):
+        """The two float32 of a 64-bit word, the even column in its low half, rounded to nearest even bf16, as a pair (see `pack`)."""
+        return _round_pair(_as_float(uint32(word)), _as_float(uint32(word >> int64(32))))

@@ -2,8 +2,9 @@
 
 Shapes (B samples, S the state's width padded to a multiple of 4, rows as in replay_layout):
     in   leaves f32 [leaves], sums f64 [nodes], tops f64 [padded tops], top_peaks f32 [padded tops], rows i64 [capacity, words / 2]
-    out  stacked i64 [2 B, S / 2] (states, then next states), actions, rewards, discounts, flags i32 [B] (bits of float32 where that
-         is meant), slots i64 [B], weights f32 [B], stamp i64 [1], peak f32 [1]
+    out  stacked i64 [2 B, S / 2] (states, then next states), or where bf16 is asked for u32 [2 B, >= S / 2], pairs whose columns past S
+         are not written; actions, rewards, discounts, flags i32 [B] (bits of float32 where that is meant), slots i64 [B], weights f32 [B],
+         stamp i64 [1], peak f32 [1]
 Launch: a warp a sample. Warp q draws from the stratum [q, q + 1) / B, so slots come out in ascending order in proportional mode.
 Weights: (1 / (N P))^beta over the largest of the batch. The last block to finish its search divides: it starts while the others
 still wait for their rows, which hides most of the exchange. It also advances the counters, so a captured graph goes on drawing.
@@ -21,6 +22,7 @@ from numba_rl import gpu
 from numba_rl.gpu import cuda, float32, int32, int64, uint32
 from numba_rl.kernel_cache import cached
 from numba_rl.kernels import replay_layout as at
+from numba_rl.kernels.bf16 import pack_word
 from numba_rl.kernels.rank import rank_search
 from numba_rl.kernels.replay_layout import Layout
 from numba_rl.kernels.replay_rules import beta_at, raw_weight
@@ -68,12 +70,12 @@ class BatchViews(NamedTuple):
 
 
 @gpu.device
-def scatter_word(value, word, q, count, half, stacked, actions, rewards, discounts, flags):
-    """Writes the 64-bit word number `word` of sample q's row to where it belongs in the batch."""
+def scatter_word(value, word, q, count, half, bf16, stacked, actions, rewards, discounts, flags):
+    """Writes the 64-bit word number `word` of sample q's row to where it belongs in the batch; bf16: states as pairs of it."""
     if word < half:
-        stacked[q, word] = value
+        stacked[q, word] = pack_word(value) if bf16 else value
     elif word < 2 * half:
-        stacked[count + q, word - half] = value
+        stacked[count + q, word - half] = pack_word(value) if bf16 else value
     else:
         low = int32((value << int64(32)) >> int64(32))
         high = int32(value >> int64(32))
@@ -86,8 +88,8 @@ def scatter_word(value, word, q, count, half, stacked, actions, rewards, discoun
 
 
 @lru_cache
-def sample_kernel(layout: Layout, mode: int, warps: int):
-    """The kernel for one layout; `warps` samples a block."""
+def sample_kernel(layout: Layout, mode: int, warps: int, bf16: bool = False):
+    """The kernel for one layout; `warps` samples a block. bf16: states are written rounded to it (compute capability 8.0 or newer)."""
     lanes = layout.lanes
     threads, capacity = warps * lanes, layout.capacity
     half = layout.padded // 2
@@ -156,10 +158,10 @@ def sample_kernel(layout: Layout, mode: int, warps: int):
             for k in range(held_words):
                 at_word = lane + k * lanes
                 if at_word < words:
-                    scatter_word(held[k], at_word, q, count, half, stacked, actions, rewards, discounts, flags)
+                    scatter_word(held[k], at_word, q, count, half, bf16, stacked, actions, rewards, discounts, flags)
             if held_words * lanes < words:
                 for at_word in range(lane + held_words * lanes, words, lanes):
-                    scatter_word(rows[slot, at_word], at_word, q, count, half, stacked, actions, rewards, discounts, flags)
+                    scatter_word(rows[slot, at_word], at_word, q, count, half, bf16, stacked, actions, rewards, discounts, flags)
         cuda.syncthreads()
         if is_last[0] == int32(0):
             return
@@ -188,13 +190,14 @@ def sample_kernel(layout: Layout, mode: int, warps: int):
             counters[at.BATCHES] += int64(1)
             counters[at.DRAWN] += int64(count)
 
-    return cached(gpu.jit(specialised(sample, {"find": slot_search(layout, True), "find_rank": rank_search(lanes)}, astuple(layout), mode, warps)))
+    searches = {"find": slot_search(layout, True), "find_rank": rank_search(lanes)}
+    return cached(gpu.jit(specialised(sample, searches, astuple(layout), mode, warps, int(bf16))))
 
 
-def launch_sample(layout: Layout, mode: int, ring: RingViews, batch: BatchViews, seed: int, stream, warps: int):
+def launch_sample(layout: Layout, mode: int, ring: RingViews, batch: BatchViews, seed: int, stream, warps: int, bf16: bool = False):
     """Draws a batch of len(batch.slots) samples into its buffers. See the module for shapes; asynchronous on `stream`."""
     count = batch.slots.shape[0]
-    kernel = sample_kernel(layout, mode, warps)
+    kernel = sample_kernel(layout, mode, warps, bf16)
     kernel[gpu.blocks_for(count, warps), warps * layout.lanes, stream](
         ring.leaves, ring.sums, ring.tops, ring.top_peaks, ring.rows, ring.counters, ring.settings, ring.arrivals,
         ring.order, ring.cumulated, ring.ranked, np.uint32(seed), count, 1.0 / count, *batch,

@@ -102,10 +102,11 @@ def dense(x, weight, bias, out):
             if row + 8 * half < x.shape[0] and pair + 4 * tile < pairs:
                 even = sums[4 * tile + 2 * half] + low(biases[tile])
                 odd = sums[4 * tile + 2 * half + 1] + high(biases[tile])
-                # written so that NaN stays NaN
-                out[row + 8 * half, pair + 4 * tile] = pack(
-                    float32(0.0) if even < float32(0.0) else even, float32(0.0) if odd < float32(0.0) else odd
-                )
+                if even < float32(0.0):  # and NaN stays what it is
+                    even = float32(0.0)
+                if odd < float32(0.0):
+                    odd = float32(0.0)
+                out[row + 8 * half, pair + 4 * tile] = pack(even, odd)
 
 
 def last(x, weight, out):
@@ -200,7 +201,7 @@ if not SIMULATED:
 
     from numba_rl.gpu import intrinsic
     from numba_rl.kernels.ptx import multiply_words_into
-    from numba_rl.kernels.staging import F32, I32, I64, commit, copy, data, four, make_wait, shared_address
+    from numba_rl.kernels.staging import F32, I64, commit, copy, data, four, make_wait, shared_address
 
     arrived = make_wait(0)
 

@@ -41,7 +41,7 @@ class DeviceReplay:
         self.mode = at.MODES[rules.mode]
         self._sample_warps = sample_warps or (1 if gpu.SIMULATED else 8)
         self._update_warps = update_warps or (1 if gpu.SIMULATED else 16)
-        self._batches: dict[int, Batch] = {}
+        self._batches: dict[tuple[int, torch.dtype], Batch] = {}
         self._streams = {}
         self._since_sort = None  # batches since the last sort; None: something was inserted since
         self._known_filled = False
@@ -102,8 +102,8 @@ class DeviceReplay:
         self._since_sort = None
         self._known_filled = self._known_filled or not self.capturing()
 
-    def sample(self, size: int) -> Batch:
-        batch = self.batch(size)
+    def sample(self, size: int, dtype: torch.dtype = torch.float32) -> Batch:
+        batch = self.batch(size, dtype)
         if not self.capturing():
             if not self._known_filled:
                 if self.size == 0:
@@ -113,7 +113,7 @@ class DeviceReplay:
                 self.refresh()
         if self._since_sort is not None:
             self._since_sort += 1
-        self._launch(launch_sample, self.layout, self.mode, self._views, batch.views, self.rules.seed, warps=self._sample_warps)
+        self._draw(batch)
         return batch
 
     def update(self, batch: Batch, errors, skip=None):
@@ -146,26 +146,28 @@ class DeviceReplay:
 
     # -- buffers and graphs
 
-    def batch(self, size: int) -> Batch:
-        """The buffers that `sample(size)` writes; made at the first call for each size."""
-        if size not in self._batches:
-            batch = interface.new_batch(size, self.state_width, self.layout.padded, self.device)
+    def batch(self, size: int, dtype: torch.dtype = torch.float32) -> Batch:
+        """The buffers that `sample(size, dtype)` writes; made at the first call for each size and dtype."""
+        if (size, dtype) not in self._batches:
+            batch = interface.new_batch(size, self.state_width, self.layout.padded, self.device, dtype)
+            states = batch.stacked.view(torch.int64) if dtype == torch.float32 else batch.stacked.view(torch.int32).view(torch.uint32)
             bits = [gpu.view(t.view(torch.int32)) for t in (batch.rewards, batch.discounts)]
             batch.views = BatchViews(
-                stacked=gpu.view(batch.stacked.view(torch.int64)), actions=gpu.view(batch.actions), rewards=bits[0],
+                stacked=gpu.view(states), actions=gpu.view(batch.actions), rewards=bits[0],
                 discounts=bits[1], flags=gpu.view(batch.flags), slots=gpu.view(batch.indices), raw=gpu.view(batch.raw_weights),
                 weights=gpu.view(batch.weights), stamp=gpu.view(batch.stamp), peak=gpu.view(batch.peak),
             )  # fmt: skip
-            self._batches[size] = batch
-        return self._batches[size]
+            self._batches[size, dtype] = batch
+        return self._batches[size, dtype]
 
-    def prepare(self, size: int):
-        """Compiles and loads every kernel and makes the buffers for batches of `size`, so that a capture can follow. Changes nothing."""
-        batch, before, since = self.batch(size), self.counters.clone(), self._since_sort
+    def prepare(self, size: int, dtype: torch.dtype = torch.float32):
+        """Compiles and loads every kernel and makes the buffers for batches of `size` and `dtype`, so that a capture can follow.
+        Changes nothing."""
+        batch, before, since = self.batch(size, dtype), self.counters.clone(), self._since_sort
         one = torch.zeros((1, self.layout.words), dtype=torch.int32, device=self.device)
         states = one[:, : self.state_width].contiguous()
         self._insert((states, states, *(one[:, k].contiguous() for k in range(4))), None, 0)
-        self._launch(launch_sample, self.layout, self.mode, self._views, batch.views, self.rules.seed, warps=self._sample_warps)
+        self._draw(batch)
         self._launch(launch_peak, self.layout, self._views, self._peak_view)
         rejected = torch.full((size,), float("nan"), device=self.device)
         self._update(batch.views.slots, rejected, batch.views.stamp, batch.views.peak, None)
@@ -230,6 +232,10 @@ class DeviceReplay:
         views = [gpu.view(t.view(torch.int32)) for t in transitions]
         errors = gpu.view(errors) if errors is not None else None
         self._launch(launch_insert, self.layout, self._views, views, errors, count, warps=self._sample_warps)
+
+    def _draw(self, batch):
+        bf16, warps = batch.stacked.dtype == torch.bfloat16, self._sample_warps
+        self._launch(launch_sample, self.layout, self.mode, self._views, batch.views, self.rules.seed, warps=warps, bf16=bf16)
 
     def _update(self, slots, errors, stamp, peak, skip):
         skip = self._never if skip is None else skip.reshape(1)

@@ -35,7 +35,7 @@ class HostReplay:
         self._order = np.zeros(0, np.int64)
         self._cumulated = cumulated_ranks(capacity, rules.alpha) if self.mode == at.RANK else np.zeros(0)
         self._since_sort = None
-        self._batches: dict[int, tuple[Batch, Batch]] = {}
+        self._batches: dict[tuple[int, torch.dtype], tuple[Batch, Batch]] = {}
 
     # -- what is stored
 
@@ -81,8 +81,8 @@ class HostReplay:
         self.counters[at.INSERTED] += count
         self._since_sort = None
 
-    def sample(self, size: int) -> Batch:
-        batch, given = self._buffers(size)
+    def sample(self, size: int, dtype: torch.dtype = torch.float32) -> Batch:
+        batch, given = self._buffers(size, dtype)
         if self.size == 0:
             raise ValueError("nothing to sample: the replay is empty")
         if self.mode == at.RANK and (self._since_sort is None or self._since_sort >= self.rules.resort_interval):
@@ -100,7 +100,8 @@ class HostReplay:
             *(t.view(torch.int32).numpy() for t in (batch.stacked, batch.actions, batch.rewards, batch.discounts, batch.flags)),
         )  # fmt: skip
         if given is not batch:
-            for name in ("stacked", "actions", "rewards", "discounts", "flags", "weights", "indices", "raw_weights", "stamp", "peak"):
+            given.stacked[:, : lay.padded].copy_(batch.stacked)
+            for name in ("actions", "rewards", "discounts", "flags", "weights", "indices", "raw_weights", "stamp", "peak"):
                 getattr(given, name).copy_(getattr(batch, name))
         return given
 
@@ -130,13 +131,13 @@ class HostReplay:
             self._order = np.argsort(-priorities, kind="stable")[: np.count_nonzero(priorities)]
             self._since_sort = 0
 
-    def prepare(self, size: int):
-        """Makes the buffers for batches of `size`. Changes nothing."""
-        self._buffers(size)
+    def prepare(self, size: int, dtype: torch.dtype = torch.float32):
+        """Makes the buffers for batches of `size` and `dtype`. Changes nothing."""
+        self._buffers(size, dtype)
 
-    def batch(self, size: int) -> Batch:
-        """The buffers that `sample(size)` writes."""
-        return self._buffers(size)[1]
+    def batch(self, size: int, dtype: torch.dtype = torch.float32) -> Batch:
+        """The buffers that `sample(size, dtype)` writes."""
+        return self._buffers(size, dtype)[1]
 
     # -- saving
 
@@ -181,14 +182,14 @@ class HostReplay:
 
     # -- inside
 
-    def _buffers(self, size):
-        """(buffers on the CPU, buffers on the learner's device), the same where that is the CPU."""
-        if size not in self._batches:
-            batch = interface.new_batch(size, self.state_width, self.layout.padded, "cpu")
-            away = self.device.type != "cpu"
-            given = interface.new_batch(size, self.state_width, self.layout.padded, self.device) if away else batch
-            self._batches[size] = (batch, given)
-        return self._batches[size]
+    def _buffers(self, size, dtype):
+        """(float32 buffers on the CPU, those of `dtype` on the learner's device), the same where these are float32 on the CPU."""
+        if (size, dtype) not in self._batches:
+            given = interface.new_batch(size, self.state_width, self.layout.padded, self.device, dtype)
+            own = self.device.type != "cpu" or dtype != torch.float32
+            batch = interface.new_batch(size, self.state_width, self.layout.padded, "cpu") if own else given
+            self._batches[size, dtype] = (batch, given)
+        return self._batches[size, dtype]
 
     def _resum(self, first, count):
         lay = self.layout

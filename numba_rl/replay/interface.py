@@ -52,10 +52,11 @@ class ReplayRules:
 
 @dataclass
 class Batch:
-    """B transitions. The tensors belong to the replay and are written again by its next `sample` of the same size.
+    """B transitions. The tensors belong to the replay and are written again by its next `sample` of the same size and dtype.
 
-    states, next_states: float32 [B, width], views of `stacked`, whose rows are padded with zeros to a multiple of 4
-    stacked: float32 [2 B, padded width]: the states, then the next states, for one forward pass over both
+    states, next_states: float32 or, where that was asked for, bfloat16 [B, width], views of `stacked`
+    stacked: their dtype, [2 B, padded width]: the states, then the next states, for one forward pass over both; rows are padded with
+        zeros to a multiple of 4, in bfloat16 of 8
     actions: int32 [B];  rewards, discounts: float32 [B] (the discount is gamma^k of the k steps really taken)
     flags: int32 [B], bit 0 terminated, bit 1 truncated
     weights: float32 [B], importance weights in (0, 1], the largest is 1
@@ -85,11 +86,14 @@ class Batch:
         return (self.flags & at.TERMINATED).bool()
 
 
-def new_batch(size: int, state_width: int, padded: int, device) -> Batch:
-    """Zeroed buffers for `size` samples."""
+def new_batch(size: int, state_width: int, padded: int, device, dtype: torch.dtype = torch.float32) -> Batch:
+    """Zeroed buffers for `size` samples. padded: columns of a float32 state; dtype: of the states."""
     if size < 1:
         raise ValueError(f"a batch needs at least one sample, got size {size}")
-    stacked = torch.zeros((2 * size, padded), device=device)
+    if dtype not in (torch.float32, torch.bfloat16):
+        raise TypeError(f"a batch's states are float32 or bfloat16, got {str(dtype).removeprefix('torch.')}")
+    columns = padded if dtype == torch.float32 else -(-padded // 8) * 8
+    stacked = torch.zeros((2 * size, columns), dtype=dtype, device=device)
     empty = {"float": torch.float32, "int": torch.int32, "long": torch.int64}
 
     def make(kind, n=size):

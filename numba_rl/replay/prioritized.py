@@ -33,7 +33,7 @@ class PrioritizedReplay:
     If the GPU's memory does not suffice, or a kernel cannot run, a replay in main memory takes over with a warning, holding
     what was stored; batches still go to `device`.
 
-    In a CUDA graph: call `prepare(batch_size)` first, then capture `sample`, `update` and `insert` freely: cursor, beta and
+    In a CUDA graph: call `prepare(batch_size)` first (with the batches' dtype), then capture `sample`, `update` and `insert` freely: cursor, beta and
     random numbers are kept on the device. In rank mode call `refresh()` between graphs.
     """
 
@@ -78,15 +78,16 @@ class PrioritizedReplay:
         """
         self._do("insert", states, next_states, actions, rewards, discounts, flags, errors)
 
-    def sample(self, size: int) -> Batch:
+    def sample(self, size: int, dtype: torch.dtype = torch.float32) -> Batch:
         """Draws `size` transitions, one from each of `size` equal strata of the priorities' sum (with replacement between strata).
 
-        The batch's tensors are reused: they hold until the next `sample` of the same size. Weights are divided by the batch's
+        dtype: of the states, float32 or bfloat16 (rounded to nearest even; on a GPU of compute capability 8.0 or newer).
+        The batch's tensors are reused: they hold until the next `sample` of the same size and dtype. Weights are divided by the batch's
         largest. Slots without a priority are never drawn; if no slot has one, any filled slot is, with weight 1.
         In rank mode the order is sorted at the first draw after an insert and every `resort_interval` batches.
-        Raises ValueError for size < 1 or an empty replay.
+        Raises ValueError for size < 1 or an empty replay, TypeError for another dtype.
         """
-        return self._do("sample", size)
+        return self._do("sample", size, dtype)
 
     def update(self, batch: Batch, errors, skip: torch.Tensor | None = None):
         """New priorities from td errors, float [B], for a batch as drawn: |td|^alpha + eps, within [eps, max_priority].
@@ -103,13 +104,13 @@ class PrioritizedReplay:
 
     # -- the rest
 
-    def prepare(self, size: int):
-        """Loads the kernels and makes the buffers for batches of `size`, so that they can be captured next. Changes nothing stored."""
-        self._do("prepare", size)
+    def prepare(self, size: int, dtype: torch.dtype = torch.float32):
+        """Loads the kernels and makes the buffers for `sample(size, dtype)`, so that it can be captured next. Changes nothing stored."""
+        self._do("prepare", size, dtype)
 
-    def batch(self, size: int) -> Batch:
-        """The buffers that `sample(size)` writes, for whoever builds a graph around them."""
-        return self._do("batch", size)
+    def batch(self, size: int, dtype: torch.dtype = torch.float32) -> Batch:
+        """The buffers that `sample(size, dtype)` writes, for whoever builds a graph around them."""
+        return self._do("batch", size, dtype)
 
     def refresh(self):
         """Sorts the ranks now (rank mode)."""

@@ -61,8 +61,8 @@ class FusedLearner:
         network.requires_grad_(False)
         self.noise = Noise(network, config.train.seed, 0)  # none: this network has no noisy layers
         self.guard = Guard(config.guard, self.device)
-        self.batch, self._acting = replay.batch(dqn.batch), None
-        rows, width = dqn.batch, (self.batch.stacked.shape[1] + 7) // 8 * 8
+        self.batch, self._acting = replay.batch(dqn.batch, torch.bfloat16), None
+        rows, width = dqn.batch, self.batch.stacked.shape[1]
         self._lay_out(width, network.inputs)
         size, new = self.matrices + self.tail, self._new
         self.weights, self.target_weights, self.first_moment, self.second_moment = (new(size) for _ in range(4))
@@ -77,7 +77,6 @@ class FusedLearner:
         self.groups = max(1, min(MOST_GROUPS, rows // relu_grad.ROWS))
         self.partial, self.losses, self.stats = new(self.groups, self.tail), new(self.groups, 1), new(self.groups, STATS)
         half = torch.bfloat16
-        self.x = new(2 * rows, width, dtype=half)
         self.h = [new(2 * rows, out, dtype=half) for out in self.sizes]
         self.target_h = [new(rows, out, dtype=half) for out in self.sizes]
         self.gradients = [new(rows, out, dtype=half) for out in self.sizes]
@@ -148,7 +147,7 @@ class FusedLearner:
     def updates(self, count: int) -> None:
         """`count` updates, one after the other."""
         for index in range(count):
-            self.batch = self.replay.sample(self.config.batch)
+            self.batch = self.replay.sample(self.config.batch, torch.bfloat16)
             self._learn(index % 2)
             self._branches.join(1)  # the next draw needs the new priorities; the target moves and the guard judges while it is made
         self._branches.join(0)
@@ -161,7 +160,7 @@ class FusedLearner:
         rows = len(states)
         if self._acting is None or len(self._acting[0]) != rows:
             half = torch.bfloat16
-            x, out = self._new(rows, self.x.shape[1], dtype=half), self._new(rows, COLUMNS)
+            x, out = self._new(rows, self.batch.stacked.shape[1], dtype=half), self._new(rows, COLUMNS)
             self._acting = (x, [self._new(rows, size, dtype=half) for size in self.sizes], out, self._new(rows, ACTIONS))
         x, hidden, out, advantages = self._acting
         x[:, : self.inputs].copy_(states)
@@ -172,13 +171,11 @@ class FusedLearner:
     def _learn(self, turn) -> None:
         """One step on what lies in the batch's buffers. Branch 0 still moves the target and the guard, branch 1 the priorities, when it
         returns: none of them before it is known whether the step was made."""
-        rows, last = self.config.batch, len(self.shapes) - 1
-        self.x[:, : self.batch.stacked.shape[1]].copy_(self.batch.stacked)
+        batch, rows, last = self.batch, self.config.batch, len(self.shapes) - 1
         with self._branches.fork(0):
-            self._forward(self.target_shadow, self.x[rows:], self.target_h, self.target_out)
-        self._forward(self.shadow, self.x, self.h, self.online_out)
+            self._forward(self.target_shadow, batch.stacked[rows:], self.target_h, self.target_out)
+        self._forward(self.shadow, batch.stacked, self.h, self.online_out)
         self._branches.join(0)
-        batch = self.batch
         self._loss[self.groups, self.threads, self._branches.stream()](
             view(self.online_out), view(self._bias(self.weights, last)), view(self.target_out), view(self._bias(self.target_weights, last)),
             view(batch.actions), view(batch.rewards), view(batch.discounts), view(batch.flags), view(batch.weights),
@@ -187,7 +184,7 @@ class FusedLearner:
         )  # fmt: skip
         above = self.out_gradient
         for layer in range(last, -1, -1):
-            below = self.h[layer - 1][:rows] if layer else self.x[:rows]
+            below = self.h[layer - 1][:rows] if layer else batch.stacked[:rows]
             with self._branches.fork(0) if layer else contextlib.nullcontext():
                 self._gradient(layer, above, below)
                 if layer == last:
@@ -248,7 +245,7 @@ class FusedLearner:
     def warm_up(self) -> None:
         """Load every kernel that `updates` launches; nothing changes."""
         before = self.stats.clone(), self.counts.clone()
-        self.replay.prepare(self.config.batch)
+        self.replay.prepare(self.config.batch, torch.bfloat16)
         self.stop.fill_(1)
         self._learn(0)
         self._branches.join(0, 1)

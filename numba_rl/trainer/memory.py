@@ -162,15 +162,15 @@ def _fused_ppo(config: Config, width: int, samples: int, device: torch.device) -
 
 def _dqn(config: Config, width: int, device: torch.device) -> tuple[int, int]:
     dqn = config.dqn
-    rows, padded = dqn.batch, -(-width // 4) * 4
-    buffers = rows * (8 * padded + 32)
-    if dqn_fused.fits(config, device):
-        inputs, columns = -(-padded // 8) * 8, dqn_fused.COLUMNS
+    rows, buffers = dqn.batch, dqn.batch * 32
+    if dqn_fused.fits(config, device):  # the batch's states, in bf16, are among the activations
+        inputs, columns = -(-width // 8) * 8, dqn_fused.COLUMNS
         sizes = [*dqn.hidden, 2 * dqn.head]
         parameters = sum(a * b + b for a, b in zip([inputs, *sizes], [*sizes, columns], strict=True))
         tail = sum(sizes) + columns
         activations = 2 * rows * (2 * inputs + 4 * sum(sizes) + 6 * columns + columns) + 8 * rows
         return buffers + parameters * (6 * 4 + 2 * 2) + activations + dqn_fused.MOST_GROUPS * 4 * tail + 8 * dqn.head * columns, 0
+    buffers += rows * 8 * (-(-width // 4) * 4)
     parameters = q_parameters(config, width - PORTFOLIO_FEATURES)
     quantiles = dqn.quantiles if dqn.variant == "iqn" else 1
     outputs = sum(HEADS[dqn.variant]) + 1

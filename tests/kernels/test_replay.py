@@ -155,14 +155,15 @@ def test_any_state_width(width):
     assert batch.stacked.shape[1] % 4 == 0 and row_bytes(width) >= 4 * (2 * width + 4)
 
 
-def test_prepare_changes_nothing():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_prepare_changes_nothing(dtype):
     first, second = make("device", 32, seed=3), make("device", 32, seed=3)
-    first.prepare(4)
+    first.prepare(4, dtype)
     for replay in (first, second):
         insert(replay, range(20), np.arange(20))
-    first.prepare(4)
+    first.prepare(4, dtype)
     assert torch.equal(first.priorities, second.priorities) and first.rejected() == second.rejected()
-    assert torch.equal(first.sample(4).indices, second.sample(4).indices)
+    assert torch.equal(first.sample(4, dtype).indices, second.sample(4, dtype).indices)
 
 
 # -- the scalars

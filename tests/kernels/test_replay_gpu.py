@@ -138,12 +138,13 @@ def test_host_and_device_draw_the_same_slots_from_the_same_seed(mode):
 
 
 @pytest.mark.parametrize(("sample_warps", "update_warps"), [(4, 8), (16, 32)])
-def test_block_sizes_and_layouts_change_nothing(sample_warps, update_warps):
+def test_block_sizes_layouts_and_the_states_dtype_change_nothing(sample_warps, update_warps):
     plain = filled(100_000, seed=3)
     other = filled(100_000, seed=3, layout=Layout(100_000, 8, 64, 32), sample_warps=sample_warps, update_warps=update_warps)
     for _ in range(5):
-        batches = [replay.sample(1024) for replay in (plain, other)]
+        batches = [plain.sample(1024), other.sample(1024, torch.bfloat16)]
         assert torch.equal(batches[0].indices, batches[1].indices) and torch.equal(batches[0].weights, batches[1].weights)
+        assert torch.equal(batches[0].stacked.bfloat16(), batches[1].stacked)
         errors = torch.randn(1024, device="cuda")
         for replay, batch in zip((plain, other), batches, strict=True):
             replay.update(batch, errors)
@@ -163,15 +164,16 @@ def test_runs_are_bit_identical():
         assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
 
 
-def test_a_captured_graph_goes_on_drawing_as_eager_calls_do():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_captured_graph_goes_on_drawing_as_eager_calls_do(dtype):
     eager, graphed = filled(20_000, seed=5), filled(20_000, seed=5)
-    graphed.prepare(256)
+    graphed.prepare(256, dtype)
     new = items(range(64), 8, "cuda")
     scale = torch.ones(1, device="cuda")
 
     def step(replay):
         for _ in range(3):
-            batch = replay.sample(256)
+            batch = replay.sample(256, dtype)
             replay.update(batch, batch.rewards * scale + batch.weights)
         replay.insert(*new)
 
@@ -184,7 +186,8 @@ def test_a_captured_graph_goes_on_drawing_as_eager_calls_do():
         step(eager)
     assert torch.equal(eager.counters, graphed.counters)
     assert torch.equal(eager.priorities, graphed.priorities) and torch.equal(eager.rows, graphed.rows)
-    assert torch.equal(eager.batch(256).weights, graphed.batch(256).weights)
+    one, other = eager.batch(256, dtype), graphed.batch(256, dtype)
+    assert torch.equal(one.weights, other.weights) and torch.equal(one.stacked, other.stacked)
     check_sums(graphed)
 
 
@@ -202,15 +205,16 @@ def test_beta_can_be_changed_under_a_graph():
     assert replay.batch(64).weights.min() < 0.9
 
 
-def test_nothing_is_allocated_by_sampling_and_updating():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_nothing_is_allocated_by_sampling_and_updating(dtype):
     replay = filled(100_000)
-    replay.prepare(1024)
+    replay.prepare(1024, dtype)
     errors = torch.randn(1024, device="cuda")
-    replay.update(replay.sample(1024), errors)
+    replay.update(replay.sample(1024, dtype), errors)
     torch.cuda.synchronize()
     before = torch.cuda.memory_stats()["allocation.all.allocated"]
     for _ in range(20):
-        replay.update(replay.sample(1024), errors)
+        replay.update(replay.sample(1024, dtype), errors)
     assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
 
 

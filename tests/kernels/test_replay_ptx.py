@@ -14,11 +14,13 @@ SOURCE = """
     batch = (array(i64, 2), *[array(i32)] * 4, array(i64), array(f32), array(f32), array(i64), array(f32))
     ranks = (array(i64), array(f64), array(i64))
     sample = (*tree, array(i64, 2), array(i64), array(f64), array(i32), *ranks, u32, i64, f64, *batch)
+    sample_bf16 = (*sample[:-10], array(u32, 2), *batch[1:])
     sums = (array(f32), array(f64), array(f32), array(f64), array(f32))
     KERNELS = {
         "sample": (replay_sample.sample_kernel(layout, 0, 8), sample),
         "sample_rank": (replay_sample.sample_kernel(layout, 1, 8), sample),
         "sample_uniform": (replay_sample.sample_kernel(layout, 2, 8), sample),
+        "sample_bf16": (replay_sample.sample_kernel(layout, 0, 8, True), sample_bf16),
         "locate": (replay_sample.locate_kernel(layout, 8), (array(f32), array(f64), array(f64), array(f64), i64, array(i64))),
         "update": (
             replay_update.update_kernel(layout, 16),
@@ -40,6 +42,7 @@ MEANT = {
     "sample": SUMS,
     "sample_rank": SUMS,
     "sample_uniform": SUMS,
+    "sample_bf16": SUMS,
     "locate": SUMS,
     "update": SUMS,
     "range": SUMS,
@@ -54,13 +57,18 @@ def ptx():
 
 
 def test_the_same_code_is_good_for_the_oldest_architecture(ptx):
-    check_assembles(ptx, (7, 5))
+    check_assembles({name: text for name, text in ptx.items() if name != "sample_bf16"}, (7, 5))
 
 
 def test_every_kernel_compiles_without_local_memory(ptx):
     assert ptx.keys() == MEANT.keys()
     for name, text in ptx.items():
         assert ".entry" in text and ".local" not in text, name
+
+
+def test_states_are_rounded_in_pairs_and_only_where_that_is_asked_for(ptx):
+    for name, text in ptx.items():
+        assert ("cvt.rn.bf16x2.f32" in text) == (name == "sample_bf16"), name
 
 
 def test_float64_is_only_where_it_is_meant(ptx):

@@ -128,6 +128,32 @@ def test_state_that_does_not_fit_is_refused(kind):
         make(kind, 20).load_state_dict(state | {"order": np.array([11])})
 
 
+@both
+@pytest.mark.parametrize("mode", ["proportional", "uniform"])
+@pytest.mark.parametrize("width", [5, 54, 60, 130])
+def test_a_bfloat16_batch_is_the_float32_one_rounded(kind, mode, width):
+    plain, rounded = make(kind, 16, width, mode=mode, seed=2), make(kind, 16, width, mode=mode, seed=2)
+    states = torch.randn(2, 12, width, generator=torch.Generator().manual_seed(0))
+    states[0, :, 0], states[1, :, -1] = 1 + 2.0**-8, 1 + 3 * 2.0**-8  # ties: down and up to the even one
+    states[0, :6, 1], states[0, 6:, 1] = -3.4e38, 1e-40  # past the largest number, and below the least normal one
+    for replay in (plain, rounded):
+        _, _, *others = items(range(12), width, replay.device)
+        replay.insert(*states.to(replay.device), *others, errors=torch.arange(12.0, device=replay.device))
+    for _ in range(2):
+        wanted, found = plain.sample(3), rounded.sample(3, torch.bfloat16)
+        for name in ("states", "next_states"):
+            one, other = getattr(wanted, name).bfloat16(), getattr(found, name)
+            assert torch.equal(other.contiguous().view(torch.int16), one.view(torch.int16)), f"{name}, bit for bit"
+        for name in ("actions", "rewards", "discounts", "flags", "weights", "indices", "stamp", "peak"):
+            assert torch.equal(getattr(found, name), getattr(wanted, name)), name
+        for replay, batch in ((plain, wanted), (rounded, found)):
+            replay.update(batch, torch.tensor([3.0, 0.1, 7.0], device=replay.device))
+    assert torch.equal(plain.priorities, rounded.priorities)
+    assert found.stacked.shape[1] == -(-width // 8) * 8 and (found.stacked[:, width:] == 0).all()
+    assert torch.equal(found.stacked[3:, :width], found.next_states), "views"
+    assert rounded.batch(3, torch.bfloat16) is found and rounded.batch(3).states.dtype == torch.float32
+
+
 def on_device(capacity=32, **settings):
     """A public replay whose transitions lie in kernels' memory."""
     replay = PrioritizedReplay(capacity, 3, device="cpu", **settings)
@@ -183,6 +209,8 @@ def test_wrong_arguments_do_not_move_the_replay():
         warnings.simplefilter("error")
         with pytest.raises(ValueError, match="size 0"):
             replay.sample(0)
+        with pytest.raises(TypeError, match="float32 or bfloat16, got float16"):
+            replay.sample(4, torch.float16)
         with pytest.raises(ValueError, match="shape"):
             replay.insert(*items(range(4), width=2, device=replay.device))
     assert not replay.on_host
@@ -192,7 +220,7 @@ def test_a_failure_on_the_host_is_not_hidden(monkeypatch):
     replay = PrioritizedReplay(8, 3, device="cpu")
     replay.insert(*items(range(4)))
 
-    def broken(size):
+    def broken(size, dtype):
         raise ReplayFailure("no")
 
     monkeypatch.setattr(replay.backend, "sample", broken)
