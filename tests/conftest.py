@@ -21,6 +21,7 @@ def _has_gpu() -> bool:
         return False
 
 
+os.environ.setdefault("NUMBA_NUM_THREADS", "1")  # Numba hands the number on to torch, and the threads of all workers wait for each other
 GPU = _has_gpu() and os.environ.get("NUMBA_ENABLE_CUDASIM", "0") == "0"
 if not GPU:
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # before numba is imported anywhere

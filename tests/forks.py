@@ -10,17 +10,18 @@ from multiprocessing import forkserver
 from pathlib import Path
 
 PRELOAD = ["numba_rl.trainer.session", "numba_rl.data.synthetic", "polars", "pyarrow.parquet", "torch.utils.tensorboard"]
+OF_TESTS = {"NUMBA_ENABLE_CUDASIM", "NUMBA_NUM_THREADS"}  # see conftest
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(PRELOAD)
 
 
 def user_environment(extra=None):
-    """This process's environment without the simulator and RLTRAIN_ settings, with one thread per process."""
+    """This process's environment without the tests' settings of Numba and RLTRAIN_ ones, with one thread of torch."""
     kept = {
         name: value
         for name, value in os.environ.items()
-        if name != "NUMBA_ENABLE_CUDASIM" and (name == "RLTRAIN_CACHE_DIR" or not name.startswith("RLTRAIN_"))
+        if name not in OF_TESTS and (name == "RLTRAIN_CACHE_DIR" or not name.startswith("RLTRAIN_"))
     }
     return kept | {"OMP_NUM_THREADS": "1"} | (extra or {})
 

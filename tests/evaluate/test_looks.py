@@ -1,6 +1,7 @@
 """What counts as a look at the test range: whatever shows something new of it, and nothing else."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -21,13 +22,20 @@ TINY = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def run(tmp_path):
-    data = tmp_path / "bars.csv"
-    write_bars(data, generate("mean_reverting", 900, 5).bars)
-    config = settings.replace(Config(), TINY | {"data.path": str(data)})
-    with RunDir.create(tmp_path / "run", config) as found:
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The directory of a run that nobody has judged."""
+    folder = tmp_path_factory.mktemp("looks")
+    write_bars(folder / "bars.csv", generate("mean_reverting", 900, 5).bars)
+    config = settings.replace(Config(), TINY | {"data.path": str(folder / "bars.csv")})
+    with RunDir.create(folder / "run", config) as found:
         session.train(config, found, load_market(config))
+    return folder / "run"
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    shutil.copytree(trained, tmp_path / "run")
     with RunDir.open(tmp_path / "run") as found:
         yield found
 

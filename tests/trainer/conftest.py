@@ -26,7 +26,7 @@ def market(bars):
     return load_market(Config(), bars)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def small():
     """Settings of a small training, with changes: `small({"ppo.clip": 0.1})`."""
 
@@ -36,7 +36,7 @@ def small():
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def trainer(market, small):
     """A Ppo on the small market, with changes of its settings."""
 

@@ -14,14 +14,20 @@ from numba_rl.errors import CheckpointError, UserError
 from numba_rl.trainer import checkpoint
 
 
-@pytest.fixture
-def saved(trainer, market, tmp_path):
-    """(path, trainer) of a checkpoint after an epoch."""
+@pytest.fixture(scope="module")
+def trained(trainer):
+    """A trainer after an epoch."""
     ppo = trainer({"reward.curiosity": 0.5})
     ppo.epoch()
+    return ppo
+
+
+@pytest.fixture
+def saved(trained, market, tmp_path):
+    """(path, trainer) of a checkpoint of its own."""
     path = tmp_path / "latest.safetensors"
-    checkpoint.save(path, ppo.state(), checkpoint.describe(ppo.config, market, best=np.float64(0.25), steps=np.int64(64)))
-    return path, ppo
+    checkpoint.save(path, trained.state(), checkpoint.describe(trained.config, market, best=np.float64(0.25), steps=np.int64(64)))
+    return path, trained
 
 
 def test_what_is_saved_is_loaded(saved, market):
