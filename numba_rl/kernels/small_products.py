@@ -102,9 +102,9 @@ def dense(x, weight, bias, out):
             if row + 8 * half < x.shape[0] and pair + 4 * tile < pairs:
                 even = sums[4 * tile + 2 * half] + low(biases[tile])
                 odd = sums[4 * tile + 2 * half + 1] + high(biases[tile])
-                if even < float32(0.0):  # and NaN stays what it is
+                if even < float32(0.0):  # noqa: PLR1730 - `max` would make a NaN 0
                     even = float32(0.0)
-                if odd < float32(0.0):
+                if odd < float32(0.0):  # noqa: PLR1730
                     odd = float32(0.0)
                 out[row + 8 * half, pair + 4 * tile] = pack(even, odd)
 
