@@ -119,6 +119,19 @@ def make_kernels(lanes=32, warps=8):
         first_blocks = (weight_split + CHUNK - 1) // CHUNK
         weight_blocks = first_blocks + (weights - weight_split + CHUNK - 1) // CHUNK
         tail_blocks = weight_blocks + (tail_split + COLUMNS - 1) // COLUMNS
+        pair = cuda.blockIdx.x * cuda.blockDim.x + t
+        inside = 2 * pair < parameters.shape[0]
+        # The parameters are read before the norms are known: one wait for the memory instead of two.
+        held = cuda.local.array(2, float32)
+        gradient = cuda.local.array(2, float32)
+        first = cuda.local.array(2, float32)
+        second = cuda.local.array(2, float32)
+        for half in range(2):
+            i = min(2 * pair + half, parameters.shape[0] - 1)
+            held[half] = parameters[i]
+            first[half] = first_moment[i]
+            second[half] = second_moment[i]
+            gradient[half] = weight_gradient[i] if i < weights else tail_gradient[i - weights]
         own = float32(0.0)
         other = float32(0.0)
         for i in range(t, squares.shape[0], threads):
@@ -153,19 +166,17 @@ def make_kernels(lanes=32, warps=8):
             step = float32(made + 1)
             correction1 = -float32(math.expm1(step * float32(math.log(beta1))))
             correction2 = -float32(math.expm1(step * float32(math.log(beta2))))
-            pair = cuda.blockIdx.x * cuda.blockDim.x + t
-            if 2 * pair < parameters.shape[0]:
+            if inside:
                 for half in range(2):
                     i = 2 * pair + half
-                    if i < weights:
-                        g = weight_gradient[i] * (first_scale if i < weight_split else second_scale)
-                    else:
-                        g = tail_gradient[i - weights] * (first_scale if i - weights < tail_split else second_scale)
-                    m = beta1 * first_moment[i] + (float32(1.0) - beta1) * g
-                    v = beta2 * second_moment[i] + (float32(1.0) - beta2) * g * g
+                    is_first = i < weight_split or (i >= weights and i - weights < tail_split)
+                    g = gradient[half] * (first_scale if is_first else second_scale)
+                    m = beta1 * first[half] + (float32(1.0) - beta1) * g
+                    v = beta2 * second[half] + (float32(1.0) - beta2) * g * g
                     first_moment[i] = m
                     second_moment[i] = v
-                    parameters[i] = kept * parameters[i] - rate / correction1 * m / (float32(math.sqrt(v / correction2)) + epsilon)
-                shadow[pair] = pack(parameters[2 * pair], parameters[2 * pair + 1])
+                    held[half] = kept * held[half] - rate / correction1 * m / (float32(math.sqrt(v / correction2)) + epsilon)
+                    parameters[i] = held[half]
+                shadow[pair] = pack(held[0], held[1])
 
     return cached(jit(norm)), cached(jit(adam))

@@ -20,7 +20,7 @@ import torch
 
 from numba_rl.config import Config
 from numba_rl.gpu import blocks_for, view
-from numba_rl.kernels import adam, relu_grad, small_products
+from numba_rl.kernels import adam, hidden_gradient, relu_grad
 from numba_rl.kernels.dqn_loss import STATS, make_dqn_loss
 from numba_rl.kernels.polyak import THREADS, launch_polyak
 from numba_rl.replay import PrioritizedReplay
@@ -57,7 +57,6 @@ class FusedLearner:
         self.config, self.network, self.replay = dqn, network, replay
         self.device = next(network.parameters()).device
         self.lanes, self.threads, self.head = lanes, lanes * warps, dqn.head
-        self.multiprocessors = torch.cuda.get_device_properties(self.device).multi_processor_count if self.device.type == "cuda" else 0
         self.target = copy.deepcopy(network).requires_grad_(False)
         network.requires_grad_(False)
         self.noise = Noise(network, config.train.seed, 0)  # none: this network has no noisy layers
@@ -204,43 +203,35 @@ class FusedLearner:
         with self._branches.fork(1):
             self.replay.update(batch, self.errors, self.left_out)
 
-    def _own(self, inner, columns, rows):
-        """The kernels for a product of so many rows and columns, or None where the library's is taken."""
-        if self.device.type != "cuda" or not small_products.fits(inner, columns):
-            return None
-        return small_products.make_kernels(inner) if small_products.pays(rows, columns, self.multiprocessors) else None
-
     def _forward(self, shadow, x, outputs, out):
         for layer, output in enumerate(outputs):
-            weight, bias = self._matrix(shadow, layer), self._bias(shadow, layer)
-            own = self._own(x.shape[1], output.shape[1], len(x))
-            if own is None:
-                torch._addmm_activation(bias, x, weight.t(), out=output)
-            else:
-                small_products.launch_dense(own, *map(self._pairs, (x, weight, bias, output)), self._branches.stream())
+            torch._addmm_activation(self._bias(shadow, layer), x, self._matrix(shadow, layer).t(), out=output)
             x = output
-        last = self._matrix(shadow, len(outputs))
-        own = self._own(x.shape[1], out.shape[1], len(x))
-        if own is not None:
-            small_products.launch_last(own, self._pairs(x), self._pairs(last), view(out), self._branches.stream())
-        elif self.device.type == "cuda":
-            torch.mm(x, last.t(), out_dtype=torch.float32, out=out)
+        last = self._matrix(shadow, len(outputs)).t()
+        if self.device.type == "cuda":
+            torch.mm(x, last, out_dtype=torch.float32, out=out)
         else:
-            torch.mm(x.float(), last.t().float(), out=out)
+            torch.mm(x.float(), last.float(), out=out)
 
     def _backward(self, layer, above, hidden, gradient):
         """From the gradient at a layer's outputs to that at the outputs `hidden` of the layer below, before its ReLU, and of its biases."""
         weight, offset = self._matrix(self.shadow, layer), self.bias_at[layer - 1]
-        own = self._own(weight.shape[0], weight.shape[1], len(above)) if blocks_for(len(above), small_products.SIDE) <= self.groups else None
-        if own is not None:
-            parts = map(self._pairs, (above, weight, hidden, gradient))
-            small_products.launch_hidden_gradient(own, *parts, view(self.partial), offset, self._branches.stream())
+        if self._in_one_launch(len(above), *weight.shape):
+            hidden_gradient.launch(
+                hidden_gradient.make_kernel(len(weight)), *map(self._pairs, (above, weight, hidden, gradient)), view(self.partial), offset,
+                self._branches.stream(),
+            )  # fmt: skip
             return
         torch.mm(above, weight, out=gradient)
         grid = (blocks_for(gradient.shape[1] // 4, self.lanes), self.groups)
         self._relu_grad[grid, self.lanes * relu_grad.ROWS, self._branches.stream()](
             self._quads(gradient), self._quads(hidden), view(self.partial), offset
         )
+
+    def _in_one_launch(self, rows, inner, columns):
+        if self.device.type != "cuda" or blocks_for(rows, hidden_gradient.SIDE) > self.groups or not hidden_gradient.fits(inner, columns):
+            return False
+        return hidden_gradient.pays(rows, columns, torch.cuda.get_device_properties(self.device).multi_processor_count)
 
     def _gradient(self, layer, outputs, inputs):
         """Weight gradient outputs^T inputs, float32, into its place."""

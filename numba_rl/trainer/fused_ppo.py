@@ -1,8 +1,9 @@
-"""PPO with nothing between the kernels: a whole iteration, from the first action to the last weight, in one CUDA graph.
+"""PPO with nothing between the kernels: a whole iteration, from the first action to the last weight, in two CUDA graphs.
 
 Rollout, critic, advantages and every pass of the update are captured once and replayed; what changes between replays
-(learning rate, permutation, random counters, step count) lies in device memory. The host replays, and reads the sums of an
-iteration once, at its end, through `trainer.readback`. The first iteration runs uncaptured: it compiles and loads what the capture then records.
+(learning rate, permutation, random counters, step count) lies in device memory. The second graph is the update: while the host hands
+its hundreds of kernels to the GPU, that plays the rollout of the first. The host reads the sums of an iteration once, at its end,
+through `trainer.readback`. The first iteration runs uncaptured: it compiles and loads what the captures then record.
 """
 
 from collections.abc import Callable, Mapping
@@ -59,7 +60,8 @@ class FusedPpo:
         self._branches = Branches(self.device, 1)
         self.observe: Callable = lambda rollout: None  # called with each rollout, where a GPU captures it as well
         self.epochs = 0
-        self._graph, self._warm = None, False
+        self._graphs: tuple = ()
+        self._warm = False
         self._lr = config.ppo.lr
 
     @property
@@ -73,7 +75,7 @@ class FusedPpo:
         return self.samples
 
     def epoch(self) -> None:
-        """One iteration: the second one captures it, and later ones replay the capture."""
+        """One iteration: the second one captures it, and later ones replay the captures."""
         self.poll()
         if not self.collector._started:
             self.collector.start()
@@ -82,28 +84,32 @@ class FusedPpo:
         if SIMULATED or not self._warm:
             self._run_uncaptured()
         else:
-            if self._graph is None:
-                self._graph = captured(self._iteration, stream=self._capture_stream)
-            self._graph.replay()
+            if not self._graphs:
+                first = captured(self.collect, stream=self._capture_stream)
+                self._graphs = first, captured(self._learn, stream=self._capture_stream, after=first)
+            for graph in self._graphs:
+                graph.replay()
         self.readback.send()
         self.collector.played += self.samples
         self.epochs += 1
 
     def _run_uncaptured(self):
         if SIMULATED:
-            self._iteration()
+            self.collect()
+            self._learn()
             return
         self._capture_stream = torch.cuda.Stream(self.device)
         self._capture_stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self._capture_stream):
-            self._iteration()
+            self.collect()
+            self._learn()
         torch.cuda.current_stream(self.device).wait_stream(self._capture_stream)
         self._warm = True
 
     @torch.no_grad()
-    def _iteration(self) -> None:
+    def _learn(self) -> None:
+        """Everything of an iteration but what `collect` does."""
         r, steps = self.collector.rollout, self.collector.steps
-        self.collect()
         with self._branches.fork(0):  # figures of the rollout, while it is learned from
             self.observe(r)
             figures = {
@@ -126,6 +132,7 @@ class FusedPpo:
             place.copy_(part)
         self.collector.launch(self._weights)
 
+    @torch.no_grad()
     def collect(self) -> None:
         """Rollout, critic and advantages: everything of an iteration but the update."""
         r = self.collector.rollout
