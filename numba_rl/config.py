@@ -118,14 +118,14 @@ class DqnConfig(_Section):
     n_step: Count = 1  # steps of a return
     lr: Positive = 1e-4  # learning rate of Adam
     lr_schedule: Literal["constant", "linear"] = "linear"  # linear: to 0 at the last step
-    weight_decay: NonNegative | None = None  # share of the weights a step takes away, times the learning rate; None: 10; 3 for branching, 0 for iqn
+    weight_decay: NonNegative | None = None  # share of the weights a step takes away, times the learning rate; None: 10; 0 for iqn
     loss: Literal["huber", "squared"] = "huber"  # of the TD error
     double: bool = True  # the online network picks the next action, the target network values it
     batch: Count = 1024  # transitions of an update
     accumulate: Count = 1  # batches whose gradients are averaged for an update
     updates: Count | None = None  # per epoch; None: one for every 128 steps of a launch
     updates_per_graph: Count = 8  # captured together on a GPU
-    target_rate: Annotated[float, Meta(gt=0, le=1)] = 0.005  # of Polyak averaging into the target network, which is the one that is judged
+    target_rate: Annotated[float, Meta(gt=0, le=1)] = 0.002  # of Polyak averaging into the target network, which is the one that is judged
     max_grad_norm: Positive = 10.0  # larger gradients are scaled down to it
     epsilon_start: Share | None = None  # share of random actions at the start; None: 1, or 0 for noisy, which explores by itself
     epsilon_end: Share | None = None  # share of random actions at the end; None: 0.05, or 0 for noisy

@@ -49,7 +49,7 @@ ABLATION = {
     "no weight decay": {"dqn.weight_decay": 0.0},
     "constant rate": {"dqn.lr_schedule": "constant"},
     "squared loss": {"dqn.loss": "squared"},
-    "slow average": {"dqn.target_rate": 0.001},
+    "fast average": {"dqn.target_rate": 0.005},
 }  # fmt: skip
 
 

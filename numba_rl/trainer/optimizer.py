@@ -22,9 +22,6 @@ def learning_rate(agent: PpoConfig | DqnConfig, steps: int, total: int) -> float
     return agent.lr * left
 
 
-DECAYS = {"branching": 3.0, "iqn": 0.0}  # of variants that want another one
-
-
 def weight_decay_of(agent: DqnConfig) -> float:
     """Weight decay of a Q-network, by its variant where it is not set.
 
@@ -33,7 +30,7 @@ def weight_decay_of(agent: DqnConfig) -> float:
     """
     if agent.weight_decay is not None:
         return agent.weight_decay
-    return DECAYS.get(agent.variant, 10.0)
+    return 0.0 if agent.variant == "iqn" else 10.0
 
 
 class FlatAdam:
