@@ -23,7 +23,7 @@ its weight), entropy, approximate KL ((r - 1) - log r), clipped, samples, 0, 0. 
 import math
 from functools import lru_cache
 
-from numpy import float32
+from numpy import float32, uint32
 
 from numba_rl.gpu import cuda, group_max, group_sum, jit, most_registers
 from numba_rl.kernel_cache import cached
@@ -62,7 +62,7 @@ def make_ppo_loss(actions, hidden_pairs, lanes=LANES, warps=GROUPS_A_BLOCK):
         x = cuda.local.array(own_logits, float32)
         p = cuda.local.array(own_logits, float32)
         bias_sum = cuda.local.array(own_logits, float32)
-        h = cuda.local.array(own_hidden, float32)
+        words = cuda.local.array(hidden_steps, uint32)
         weight = cuda.local.array(own_hidden, float32)
         weight_sum = cuda.local.array(own_hidden, float32)
         hidden_sum = cuda.local.array(own_hidden, float32)
@@ -101,6 +101,13 @@ def make_ppo_loss(actions, hidden_pairs, lanes=LANES, warps=GROUPS_A_BLOCK):
             live = at < samples
             i = at if live else samples - 1
             share = whole_share if live else float32(0.0)
+            # All reads of a sample first: behind the writes of gradients, which might be to the same place, each would be waited for alone.
+            taken_action = taken[i]
+            old_log_prob = old_log_probs[i]
+            raw_advantage = advantages[i]
+            wanted = returns[i]
+            for k in range(hidden_steps):
+                words[k] = hidden[i, min(lane + k * lanes, hidden_pairs - 1)]
             top = float32(-math.inf)
             for k in range(logit_steps):
                 column = 2 * (lane + k * lanes)
@@ -115,7 +122,6 @@ def make_ppo_loss(actions, hidden_pairs, lanes=LANES, warps=GROUPS_A_BLOCK):
             total = group_sum(total, lanes, scratch)
             log_total = float32(math.log(total))
             inverse_total = float32(1.0) / total
-            taken_action = taken[i]
             taken_log_prob = float32(0.0)
             negative_entropy = float32(0.0)
             for k in range(logit_steps):
@@ -128,10 +134,10 @@ def make_ppo_loss(actions, hidden_pairs, lanes=LANES, warps=GROUPS_A_BLOCK):
                     if 2 * (lane + k * lanes) + half == taken_action:
                         taken_log_prob = x[j]
             negative_entropy = group_sum(negative_entropy, lanes, scratch)
-            log_ratio = group_sum(taken_log_prob, lanes, scratch) - old_log_probs[i]
+            log_ratio = group_sum(taken_log_prob, lanes, scratch) - old_log_prob
             held = max(float32(-LIMIT), min(float32(LIMIT), log_ratio))
             ratio = float32(math.exp(held))
-            advantage = (advantages[i] - mean) * inverse_deviation
+            advantage = (raw_advantage - mean) * inverse_deviation
             surrogate = ratio * advantage
             bounded = max(float32(1.0) - clip, min(float32(1.0) + clip, ratio)) * advantage
             slope = float32(0.0)
@@ -153,20 +159,17 @@ def make_ppo_loss(actions, hidden_pairs, lanes=LANES, warps=GROUPS_A_BLOCK):
                     logit_gradient[i, column // 2] = pack(x[2 * k], x[2 * k + 1])
             value = float32(0.0)
             for k in range(hidden_steps):
-                pair = lane + k * lanes
-                word = hidden[i, pair] if pair < hidden_pairs else hidden[i, 0]
-                h[2 * k] = low(word) if pair < hidden_pairs else float32(0.0)
-                h[2 * k + 1] = high(word) if pair < hidden_pairs else float32(0.0)
-                value += h[2 * k] * weight[2 * k] + h[2 * k + 1] * weight[2 * k + 1]
+                if lane + k * lanes < hidden_pairs:
+                    value += low(words[k]) * weight[2 * k] + high(words[k]) * weight[2 * k + 1]
             value = group_sum(value, lanes, scratch) + head_bias
-            error = value - returns[i]
+            error = value - wanted
             value_slope = float32(2.0) * value_coef * share * error
             for k in range(hidden_steps):
                 pair = lane + k * lanes
-                weight_sum[2 * k] += value_slope * h[2 * k]
-                weight_sum[2 * k + 1] += value_slope * h[2 * k + 1]
-                even = value_slope * weight[2 * k] if h[2 * k] > float32(0.0) else float32(0.0)
-                odd = value_slope * weight[2 * k + 1] if h[2 * k + 1] > float32(0.0) else float32(0.0)
+                weight_sum[2 * k] += value_slope * low(words[k])
+                weight_sum[2 * k + 1] += value_slope * high(words[k])
+                even = value_slope * weight[2 * k] if low(words[k]) > float32(0.0) else float32(0.0)
+                odd = value_slope * weight[2 * k + 1] if high(words[k]) > float32(0.0) else float32(0.0)
                 hidden_sum[2 * k] += even
                 hidden_sum[2 * k + 1] += odd
                 if live and pair < hidden_pairs:

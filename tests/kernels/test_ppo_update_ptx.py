@@ -35,4 +35,4 @@ def test_ptx():
         assert ".local" not in ptx, f"{name} spills to local memory"
         if name == "ppo_loss":
             registers, spilled = assembled(ptx, (9, 0), most_registers(2 * 256))
-            assert registers <= 128 and spilled <= 100, (registers, spilled)
+            assert registers <= 128 and spilled <= 110, (registers, spilled)
