@@ -4,7 +4,8 @@
 
 Mean-reverting markets of 40,000 bars, by the seeds they are drawn with. "state": the best linear estimate of the hidden deviation from the 51
 features, fitted on the training range with the deviation known, which no agent is shown. "returns": least squares of the next bar's
-return, fitted on the same bars. Shares are of the oracle's net log profit on the test range; default costs and fills.
+return, fitted on the same bars. "routed": the oracle itself, the hidden state known, with the order types and urgencies of exposure-only
+agents (rules.routing) in place of its own. Shares are of the oracle's net log profit on the test range; default costs and fills.
 """
 
 import argparse
@@ -18,10 +19,14 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from numba_rl.config import Config
-from numba_rl.data.market import load_market
-from numba_rl.data.synthetic import generate
-from numba_rl.evaluate.oracle import net_log_profit, oracle_for
+from numba_rl.data.market import Market, load_market
+from numba_rl.data.synthetic import Synthetic, generate
+from numba_rl.evaluate.backtest import decision_range, play_actions
+from numba_rl.evaluate.oracle import EXPOSURE_GRID, Oracle, net_log_profit, oracle_for
 from numba_rl.kernels.slots import CLOSE
+from numba_rl.rules.fills import advance
+from numba_rl.rules.portfolio import open_portfolio
+from numba_rl.rules.routing import route
 
 BARS = 40_000
 
@@ -45,9 +50,22 @@ def shares(seed: int) -> dict[str, float]:
         return net_log_profit(oracle.play(market, replace(made, hidden=hidden), market.test, config))
 
     best = earned(made.hidden)
-    return {"market": seed, "oracle": best} | {
-        name: earned(np.concatenate([made.hidden[:-bars], estimate])) / best for name, estimate in estimates.items()
-    }
+    found = {name: earned(np.concatenate([made.hidden[:-bars], estimate])) / best for name, estimate in estimates.items()}
+    return {"market": seed, "oracle": best} | found | {"routed": routed(oracle, market, made, config) / best}
+
+
+def routed(oracle: Oracle, market: Market, made: Synthetic, config: Config) -> float:
+    """Net log profit of the oracle's exposures by the orders of an exposure-only agent."""
+    window = decision_range(market.test)
+    prices = market.prices[window.start : window.stop]
+    hidden = made.hidden[market.warmup :][window.start : window.stop]
+    account, actions = open_portfolio(prices[0, CLOSE], oracle.rules), []
+    for t in range(len(prices) - 1):
+        wanted = oracle.actions[np.abs(oracle.hidden - hidden[t]).argmin(), np.abs(EXPOSURE_GRID - account.exposure).argmin()]
+        actions.append(route(wanted // 9, account.exposure, market.regime[window.start + t, 2]))
+        account, _ = advance(account, actions[-1], prices[t, CLOSE], *prices[t + 1, :4], oracle.rules)
+    played = play_actions(market, [market.test], np.array(actions, np.int32)[:, None], config, names=["routed"], rules=oracle.rules)
+    return net_log_profit(played[0])
 
 
 def main() -> None:

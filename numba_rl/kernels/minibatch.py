@@ -7,22 +7,23 @@ after them, zeros behind. Sample w of minibatch j of a pass is sample `permuted(
 table uint32 [T, P]: bf16 pairs of the market features, zeros behind; bars int32 [R]; account float32 [R, 3]; actions int32,
 log_probs, advantages, returns float32 [R]; source int64 [M]: which samples; x uint32 [M, P]; batch_* [M]; parts float32
 [J, MOMENT_BLOCKS, 2]: mean and sum of squared deviations of a part of minibatch j's advantages, to be combined by `combined`.
-Launches: `pick` a thread a sample; `rows` and `states` a thread a word of x; `moments` a grid (J, MOMENT_BLOCKS). Cost:
+Launches: `pick` a thread a sample; `rows` and `states` a warp for FLYING samples; `moments` a grid (J, MOMENT_BLOCKS). Cost:
 memory-bound, 8 P + 48 bytes a sample.
 """
 
 import math
 from functools import lru_cache
 
-from numba import int64
+from numba import int32, int64, uint32
 from numpy import float32
 
-from numba_rl.gpu import both, cuda, jit, warp_sum
+from numba_rl.gpu import both, cuda, device, jit, warp_sum
 from numba_rl.kernel_cache import cached
 from numba_rl.kernels.bf16 import high, low, pack
 from numba_rl.rules.permutation import permuted
 
 MOMENT_BLOCKS = 16  # parts of a minibatch, combined in order
+FLYING = 4  # samples whose words a warp has on their way
 
 
 @both()
@@ -74,6 +75,21 @@ def _word(table, bar, account, i, p, features):
 word_of = _word.device
 
 
+@device
+def write_words(table, bars, account, features, which, place, stop, lane, lanes, x):
+    """The inputs of the samples `which` int64 [FLYING] (local), to rows place.. of x before `stop`; a warp together."""
+    bar = cuda.local.array(FLYING, int32)
+    words = cuda.local.array(FLYING, uint32)
+    for k in range(FLYING):
+        bar[k] = bars[which[k]]
+    for p in range(lane, x.shape[1], lanes):
+        for k in range(FLYING):
+            words[k] = word_of(table, bar[k], account, which[k], p, features)
+        for k in range(FLYING):
+            if place + k < stop:
+                x[place + k, p] = words[k]
+
+
 @lru_cache
 def make_kernels(lanes=32):
     """(pick, rows, states, moments) kernels for warps of `lanes` threads: 32 on a GPU, fewer in the simulator."""
@@ -93,21 +109,19 @@ def make_kernels(lanes=32):
             batch_returns[w] = returns[i]
 
     def rows(table, bars, account, source, features, x):
-        place = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-        w = place // x.shape[1]
-        if w < x.shape[0]:
-            i = source[w]
-            p = place - w * x.shape[1]
-            x[w, p] = word_of(table, bars[i], account, i, p, features)
+        which = cuda.local.array(FLYING, int64)
+        place = (int64(cuda.blockIdx.x) * (cuda.blockDim.x // lanes) + cuda.threadIdx.x // lanes) * FLYING
+        for k in range(FLYING):  # past the end, the last sample is read again: no branch between the reads
+            which[k] = source[min(place + k, source.shape[0] - 1)]
+        write_words(table, bars, account, features, which, place, x.shape[0], cuda.threadIdx.x % lanes, lanes, x)
 
     def states(table, bars, account, features, first, x):
         """Samples first.. of the rollout, in their own order."""
-        place = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-        w = place // x.shape[1]
-        if w < x.shape[0] and first + w < bars.shape[0]:
-            i = first + w
-            p = place - w * x.shape[1]
-            x[w, p] = word_of(table, bars[i], account, i, p, features)
+        which = cuda.local.array(FLYING, int64)
+        place = (int64(cuda.blockIdx.x) * (cuda.blockDim.x // lanes) + cuda.threadIdx.x // lanes) * FLYING
+        for k in range(FLYING):
+            which[k] = min(first + place + k, bars.shape[0] - 1)
+        write_words(table, bars, account, features, which, place, min(x.shape[0], bars.shape[0] - first), cuda.threadIdx.x % lanes, lanes, x)
 
     def moments(advantages, seed, turn, rows, parts):
         scratch = cuda.shared.array(32, float32)

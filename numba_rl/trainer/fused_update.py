@@ -20,8 +20,7 @@ from torch import nn
 
 from numba_rl.config import GuardConfig, PpoConfig
 from numba_rl.gpu import blocks_for, view
-from numba_rl.kernels import adam, first_gradient, minibatch, ppo_loss, relu_grad
-from numba_rl.kernels.value_head import make_value_head
+from numba_rl.kernels import adam, first_gradient, minibatch, ppo_loss, relu_grad, value_head
 from numba_rl.trainer.branches import Branches
 from numba_rl.trainer.guard import Guard
 from numba_rl.trainer.optimizer import EPSILON
@@ -125,7 +124,7 @@ class FusedUpdate:
         self._relu_grad = relu_grad.make_relu_grad(lanes)
         self.first_parts = self._one_pass(one_pass)
         self._norm, self._adam = adam.make_kernels(lanes, warps)
-        self._value_head = make_value_head(lanes)
+        self._value_head = value_head.make_value_head(hidden // 4, lanes)
         self._branches = Branches(self.device, 3)
 
     def _new(self, *shape, dtype=torch.float32):
@@ -212,6 +211,9 @@ class FusedUpdate:
         """Write the shadow anew, after the weights were set from outside."""
         self.shadow.copy_(self.weights)
 
+    def _blocks_of_words(self, rows):
+        return blocks_for(rows, self.threads // self.lanes * minibatch.FLYING)
+
     def _pairs(self, tensor):
         return view(tensor.view(torch.int32).view(torch.uint32))
 
@@ -266,15 +268,14 @@ class FusedUpdate:
     def _value_pass(self, bars, account, values, start, rows):
         split = self.actor_sizes[0]
         x = torch.empty(rows, self.x[0].shape[1], dtype=torch.bfloat16, device=self.device)
-        warps = self.threads // self.lanes
-        self._states[blocks_for(x.numel() // 2, self.threads), self.threads, self._branches.stream()](
+        self._states[self._blocks_of_words(rows), self.threads, self._branches.stream()](
             self.table, bars, account, self.features, start, self._pairs(x)
         )
         h = self._dense("first", x, slice(split, None))
         for k in range(1, len(self.critic_sizes)):
             h = self._dense(f"c{k}", h)
-        self._value_head[blocks_for(rows, warps), self.threads, self._branches.stream()](
-            self._pairs(h), view(self._bias(self.weights, "head")), start, values
+        self._value_head[value_head.blocks_of(rows, self.threads, self.lanes), self.threads, self._branches.stream()](
+            self._quads(h), view(self._bias(self.weights, "head")), start, values
         )
 
     def update(self, bars, account, actions, log_probs, advantages, returns) -> None:
@@ -313,8 +314,7 @@ class FusedUpdate:
         self._pick[blocks_for(self.rows, self.threads), self.threads, handle](
             *columns, self.seed, turn, part, view(self.source), *map(view, self.batch[place])
         )
-        words = self.rows * self.x[0].shape[1] // 2
-        self._rows[blocks_for(words, self.threads), self.threads, handle](
+        self._rows[self._blocks_of_words(self.rows), self.threads, handle](
             self.table, bars, account, view(self.source), self.features, self._pairs(self.x[place])
         )
 

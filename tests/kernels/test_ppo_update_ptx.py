@@ -22,7 +22,7 @@ KERNELS = {
     "adam": (step, (column, column, column, column, column, i64, i64, column, column, column, f32, column, column, column, array(i64),
              i64, column, array(u32))),
     "polyak": (polyak.polyak_kernel(), (column, column, f32, column, array(u32))),
-    "value_head": (make_value_head(), (pairs, column, i64, column)),
+    "value_head": (make_value_head(16), (quads, column, i64, column)),
 }
 """
 
