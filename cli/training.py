@@ -47,8 +47,8 @@ def work(config: Config, run: RunDir, market: "Market", *, resume: bool, kernels
     started = time.monotonic()
     click.echo(f"memory: {needs(config, market, run.meta().get('sizes'))}")
     click.echo(f"run: {run.path}")
-    validate = validator(market, config, run.fall_back)
     with StopRequest() as stop, TrainingProgress(config.train.steps, config.train.time_limit) as progress:
+        validate = validator(market, config, run.fall_back)  # compiles, of which the progress tells
         result = train(config, run, market, stop=stop, progress=progress.update, resume=resume, validate=validate)
     took = clock(time.monotonic() - started)
     signal = stop.requested
