@@ -311,6 +311,23 @@ def test_the_replay_is_compiled_for_its_learners_batches(monkeypatch, fused, dty
     assert asked == [(5000, 128, getattr(torch, dtype))]
 
 
+def test_the_scan_is_compiled_for_the_launches_of_the_training(monkeypatch):
+    from numba_rl.collect import fused
+    from numba_rl.kernels.gae_scan import shape_for
+    from numba_rl.trainer import fused_ppo
+
+    made = []
+    monkeypatch.setattr(building, "why_not_fused", lambda *arguments: None)
+    monkeypatch.setattr(fused, "plan_for", lambda *arguments: None)
+    monkeypatch.setattr(fused, "FusedCollector", lambda *arguments, **options: None)
+    monkeypatch.setattr(fused_ppo, "FusedPpo", lambda *arguments, **options: made.append(options["scan"]))
+    config, cpu = with_({"episodes.count": 65_536, "episodes.launch": 128}), torch.device("cpu")
+    market = precompile.market_for(config)
+    building._trainer(building._tiny(config, cpu), market, cpu, None, kernels_of=config)
+    building._trainer(config, market, cpu, None)
+    assert made == [shape_for(128, 65_536)] * 2 and made[0] != shape_for(128, 2)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 3, reason="needs three cores")
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])

@@ -147,13 +147,14 @@ def _trainer(config: Config, market: Market, device: torch.device, base, poll=la
     fused = config.train.collector != "batched" and not obstacle
     if fused and config.algorithm == "ppo":
         from numba_rl.collect.fused import EPISODES, FusedCollector, plan_for
+        from numba_rl.kernels.gae_scan import shape_for
         from numba_rl.trainer.fused_ppo import FusedPpo
 
-        plan = plan_for(sizes, features, device, episodes or EPISODES)
-        samples = (episodes or EPISODES) * launch_steps(sizes, device)
+        plan, steps = plan_for(sizes, features, device, episodes or EPISODES), launch_steps(sizes, device)
+        samples, scan = (episodes or EPISODES) * steps, shape_for(steps, episodes or EPISODES)
         rows, first = samples // min(sizes.ppo.minibatches, samples), sizes.ppo.actor[0] + sizes.ppo.critic[0]
         one_pass = fused_update.takes_one_pass(rows, first, fused_update.padded(features + PORTFOLIO_FEATURES), device)
-        return FusedPpo(config, FusedCollector(market, config, device=device, base=base, plan=plan), poll, one_pass=one_pass)
+        return FusedPpo(config, FusedCollector(market, config, device=device, base=base, plan=plan), poll, scan=scan, one_pass=one_pass)
     if fused:
         from numba_rl.collect.fused_q import EPISODES, FusedQCollector, plan_for
 

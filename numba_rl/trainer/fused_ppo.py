@@ -36,8 +36,9 @@ class FusedPpo:
     replay = None
     precision = "bf16"
 
-    def __init__(self, config: Config, collector: FusedCollector, poll: Callable[[], None] = lambda: None, **block):
-        """poll is called between iterations. block: sizes of FusedUpdate for the simulator."""
+    def __init__(self, config: Config, collector: FusedCollector, poll: Callable[[], None] = lambda: None, *, scan=None, **block):
+        """poll is called between iterations. scan: shape of a block of kernels.gae_scan; None: by the size of a launch. block: sizes of
+        FusedUpdate for the simulator."""
         self.config, self.collector, self.poll, self.device = config, collector, poll, collector.device
         features = collector.features.shape[1]
         generator = torch.Generator().manual_seed(config.train.seed)
@@ -60,6 +61,7 @@ class FusedPpo:
         self._branches = Branches(self.device, 1)
         self.observe: Callable = lambda rollout: None  # called with each rollout, where a GPU captures it as well
         self.epochs = 0
+        self._scan = scan
         self._graphs: tuple = ()
         self._warm = False
         self._lr = config.ppo.lr
@@ -143,13 +145,9 @@ class FusedPpo:
         )
         launch_gae_scan(
             view(r.rewards), view(self.values), view(r.ends), view(self.final_values), self.config.ppo.gamma, self.config.ppo.gae_lambda,
-            view(self.advantages), view(self.returns), **self._where(),
+            view(self.advantages), view(self.returns), shape=(2, 2, 8) if SIMULATED else self._scan,
+            stream=0 if SIMULATED else stream(torch.cuda.current_stream(self.device).cuda_stream),
         )  # fmt: skip
-
-    def _where(self):
-        if SIMULATED:
-            return {"shape": (2, 2, 8)}
-        return {"stream": stream(torch.cuda.current_stream(self.device).cuda_stream)}
 
     def statistics(self) -> dict[str, float]:
         """Figures of the last iteration, waiting for them; nan where there is none."""
