@@ -31,6 +31,7 @@ YEAR_DAYS = 365.25
 
 MIN_SESSIONS = 20
 MIN_SPAN = 30 * DAY
+CHANCE = 1e-4  # that a closure which is taken for a daily one is none
 LONGEST_BREAK = 5 * DAY  # a longer one is reported as a gap: no weekend with a holiday lasts so long
 USUAL_INTERVALS = tuple(
     n * unit
@@ -174,6 +175,19 @@ def _bars_per_year(timestamp, interval_ns, sessions, bars_per_session, weekdays)
     return days * per_session, f"{days:g} days x {per_session:,.10g} bars a session ({why}; {len(sessions)} sessions seen)"
 
 
+def _by_chance(often: np.ndarray, sessions: int, times: float) -> np.ndarray:
+    """How likely gaps at chance times of the day are to end as `often` (float64 [times seen]) as they do at one time, or above.
+
+    By the bound of Chernoff (1952) on a binomial tail, times the times of a day; the rate of chance gaps is that of all other times.
+    """
+    share = np.minimum(often / sessions, 1.0)
+    rate = np.clip((often.sum() - often) / (sessions * max(times - 1.0, 1.0)), 1e-9, 1.0 - 1e-9)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rest = np.where(share < 1.0, (1.0 - share) * np.log((1.0 - share) / (1.0 - rate)), 0.0)
+        exponent = np.where(share > rate, share * np.log(share / rate) + rest, 0.0)
+    return np.minimum(1.0, times * np.exp(-sessions * exponent))
+
+
 def _gaps(timestamp, steps, interval_ns, day, sessions, bars_per_session, weekdays) -> tuple[tuple[Gap, ...], int]:
     """Gaps, and the number of breaks (closures, which are no gaps)."""
     at = np.flatnonzero(steps > 1.5 * interval_ns)
@@ -188,7 +202,8 @@ def _gaps(timestamp, steps, interval_ns, day, sessions, bars_per_session, weekda
     # time, where the clocks change
     long = (step >= 20 * MINUTE) & (step < DAY)
     times, group = np.unique(timestamp[at + 1] % DAY, return_inverse=True)
-    recurs = np.bincount(group, weights=long) >= max(8, 0.35 * len(sessions))
+    often = np.bincount(group, weights=long)
+    recurs = (often >= max(8, 0.35 * len(sessions))) & (_by_chance(often, len(sessions), bars_per_session) < CHANCE)
     recurs |= np.isin(times, np.concatenate([times[recurs] + HOUR, times[recurs] - HOUR]) % DAY)
     is_break |= long & recurs[group]
     is_break &= step <= LONGEST_BREAK
