@@ -72,6 +72,14 @@ def assembled(ptx: str, capability: tuple[int, int], most: int | None = None) ->
     return int(registers[1]), int(spilled[1])
 
 
+def check_registers(ptx: dict[str, str], most: int) -> None:
+    """Every kernel takes at most so many registers, on the oldest architecture of the tensor cores' bf16 and on a new one, and spills none."""
+    for name, text in ptx.items():
+        for capability in ((8, 0), (9, 0)):
+            registers, spilled = assembled(text, capability)
+            assert registers <= most and spilled == 0, (name, capability, registers, spilled)
+
+
 def check_assembles(ptx: dict[str, str], capability: tuple[int, int]) -> None:
     """An older architecture takes the code of every kernel: it uses nothing that came later."""
     for name, text in ptx.items():

@@ -115,8 +115,7 @@ def check(learner, config: Config) -> dict[str, float]:
     network = copy.deepcopy(learner.network).requires_grad_(True)
     learner.begin()
     learner.updates(1)
-    fused = isinstance(learner, dqn_fused.FusedLearner)
-    found, batch = learner.figures(), learner.replay.batch(config.dqn.batch, torch.bfloat16 if fused else torch.float32)
+    found, batch = learner.figures(), learner.replay.batch(config.dqn.batch, learner.state_dtype)
     states, following = _stored(learner.replay, batch.indices)
     with torch.no_grad():
         best = _values(network, following).max(1).values  # the target network is still a copy of the online one

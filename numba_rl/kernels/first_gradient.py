@@ -24,8 +24,8 @@ from numba_rl.gpu import SIMULATED, blocks_for, cuda, int64, jit
 from numba_rl.kernel_cache import cached
 from numba_rl.kernels.ptx import converge
 from numba_rl.kernels.settled import specialised
+from numba_rl.kernels.staging import CHUNK
 
-CHUNK = 16  # bytes of a copy, eight numbers
 LANES = 32
 WARPS = 4
 THREADS = WARPS * LANES

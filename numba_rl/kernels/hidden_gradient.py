@@ -21,8 +21,8 @@ from numba_rl.kernel_cache import cached
 from numba_rl.kernels.bf16 import pack
 from numba_rl.kernels.ptx import converge
 from numba_rl.kernels.settled import specialised
+from numba_rl.kernels.staging import CHUNK
 
-CHUNK = 16  # bytes of a copy, eight numbers
 SIDE = 32  # rows and columns of a block
 LANES, WARPS = 32, 4
 THREADS = LANES * WARPS

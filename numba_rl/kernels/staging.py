@@ -6,6 +6,8 @@ the words of four tiles of 8 x 8 numbers to the lanes that multiply them. Comput
 
 from numba_rl.gpu import SIMULATED
 
+CHUNK = 16  # bytes of a copy, eight numbers
+
 if not SIMULATED:
     from llvmlite import ir
     from numba import types

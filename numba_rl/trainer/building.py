@@ -19,6 +19,7 @@ from numba_rl.rules.user_reward import load_reward
 from numba_rl.settings import replace
 from numba_rl.trainer import dqn_fused, fused_update, memory
 from numba_rl.trainer.dqn import Dqn
+from numba_rl.trainer.dqn_update import Learner
 from numba_rl.trainer.networks import PORTFOLIO_FEATURES
 from numba_rl.trainer.ppo import Ppo
 
@@ -105,7 +106,8 @@ def compile_for(config: Config, market: Market, device: torch.device) -> None:
         tiny = PrioritizedReplay.from_config(_tiny(config, device).replay, width, device=device).backend
         if isinstance(tiny, DeviceReplay):
             tiny.layout = choose_layout(config.replay.capacity, width)
-            tiny.prepare(config.dqn.batch, torch.bfloat16 if dqn_fused.fits(config, device) else torch.float32)
+            learner = dqn_fused.FusedLearner if dqn_fused.fits(config, device) else Learner
+            tiny.prepare(config.dqn.batch, learner.state_dtype)
 
 
 def _fitted(config, market, device, sizes):

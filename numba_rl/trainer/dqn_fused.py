@@ -50,6 +50,7 @@ class FusedLearner:
     """Online and target weights of a dueling network, flat, and one update of them. See `dqn_update.Learner` for the methods."""
 
     precision = "bf16"
+    state_dtype = torch.bfloat16  # of the batches that it draws
 
     def __init__(self, network: QNetwork, config: Config, replay: PrioritizedReplay, *, lanes: int = 32, warps: int = 8):
         """lanes, warps: the shape of a block; smaller in the simulator."""
@@ -61,7 +62,7 @@ class FusedLearner:
         network.requires_grad_(False)
         self.noise = Noise(network, config.train.seed, 0)  # none: this network has no noisy layers
         self.guard = Guard(config.guard, self.device)
-        self.batch, self._acting = replay.batch(dqn.batch, torch.bfloat16), None
+        self.batch, self._acting = replay.batch(dqn.batch, self.state_dtype), None
         rows, width = dqn.batch, self.batch.stacked.shape[1]
         self._lay_out(width, network.inputs)
         size, new = self.matrices + self.tail, self._new
@@ -147,7 +148,7 @@ class FusedLearner:
     def updates(self, count: int) -> None:
         """`count` updates, one after the other."""
         for index in range(count):
-            self.batch = self.replay.sample(self.config.batch, torch.bfloat16)
+            self.batch = self.replay.sample(self.config.batch, self.state_dtype)
             self._learn(index % 2)
             self._branches.join(1)  # the next draw needs the new priorities; the target moves and the guard judges while it is made
         self._branches.join(0)
@@ -257,7 +258,7 @@ class FusedLearner:
     def warm_up(self) -> None:
         """Load every kernel that `updates` launches; nothing changes."""
         before = self.stats.clone(), self.counts.clone()
-        self.replay.prepare(self.config.batch, torch.bfloat16)
+        self.replay.prepare(self.config.batch, self.state_dtype)
         self.stop.fill_(1)
         self._learn(0)
         self._branches.join(0, 1)

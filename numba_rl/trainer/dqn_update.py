@@ -86,6 +86,8 @@ class _Part(NamedTuple):
 class Learner:
     """The online network, its target network, and what changes them."""
 
+    state_dtype = torch.float32  # of the batches that it draws
+
     def __init__(self, network: QNetwork, config: Config, replay: PrioritizedReplay, precision: str):
         dqn = config.dqn
         self.config, self.network, self.replay, self.precision = dqn, network, replay, precision
@@ -118,7 +120,7 @@ class Learner:
 
     def _drawn(self) -> Batch:
         """A new batch; where it is one of several, what its priorities will be written by is kept from the next draw."""
-        batch = self.replay.sample(self.config.batch)
+        batch = self.replay.sample(self.config.batch, self.state_dtype)
         if self.config.accumulate == 1:
             return batch
         return dataclasses.replace(batch, indices=batch.indices.clone(), stamp=batch.stamp.clone(), peak=batch.peak.clone())
@@ -182,12 +184,12 @@ class Learner:
         """Load every kernel that `updates` launches; nothing changes."""
         kept = [self.target_weights, self.noise.counter, self.target_noise.counter, self.noise.values, self.target_noise.values, self.sums]
         before = [tensor.clone() for tensor in kept]
-        self.replay.prepare(self.config.batch)
+        self.replay.prepare(self.config.batch, self.state_dtype)
         self.skip.fill_(1.0)
         with _aside(self.device):  # autograd remembers streams, and a capture must not meet the current one
             for _ in range(2):
                 self.optimizer.zero_grad()
-                self._step([self._part(self.replay.batch(self.config.batch)) for _ in range(self.config.accumulate)])
+                self._step([self._part(self.replay.batch(self.config.batch, self.state_dtype)) for _ in range(self.config.accumulate)])
         self.skip.zero_()
         for tensor, value in zip(kept, before, strict=True):
             tensor.copy_(value)

@@ -257,7 +257,7 @@ class FusedUpdate:
         turn = 0
         for part in parts:
             rows, arrays = len(part[0]), [view(array) for array in part]
-            passes = -(-rows // VALUE_ROWS)
+            passes = blocks_for(rows, VALUE_ROWS)
             for k in range(passes):
                 start, stop = k * rows // passes, (k + 1) * rows // passes
                 with self._branches.fork(0) if turn % 2 else contextlib.nullcontext():

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from ptx import assembled, check_float64, check_inlined, compile_ptx
+from ptx import check_float64, check_inlined, check_registers, compile_ptx
 from ptx_machine import Machine, Played
 from reference.ppo import first_layer
 
@@ -29,11 +29,7 @@ def ptx():
 def test_everything_is_inlined_and_nothing_is_spilled(ptx):
     check_inlined(ptx)
     check_float64(ptx, frozenset())
-    most = most_registers(first_gradient.RESIDENT * first_gradient.THREADS)
-    for name, text in ptx.items():
-        for capability in ((8, 0), (9, 0)):
-            registers, spilled = assembled(text, capability)
-            assert registers <= most and spilled == 0, (name, capability, registers, spilled)
+    check_registers(ptx, most_registers(first_gradient.RESIDENT * first_gradient.THREADS))
 
 
 def test_copies_are_asynchronous_and_products_on_tensor_cores(ptx):
