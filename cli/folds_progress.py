@@ -13,7 +13,7 @@ from numba_rl.config import Config
 from numba_rl.evaluate.fold_division import Division
 from numba_rl.evaluate.fold_jobs import Job, Outcome
 from numba_rl.evaluate.fold_training import Watch
-from rltrain.progress import LINE_SECONDS, PREPARING, Course, clock
+from rltrain.progress import LINE_SECONDS, PREPARING, Course, best_text, clock
 
 
 class FoldsProgress(Watch):
@@ -67,7 +67,7 @@ class FoldsProgress(Watch):
             click.echo(f"error: {job.name}: {outcome.words}", err=True)
         elif outcome.kind == "finished":
             result = outcome.result
-            best = "" if result.best is None else f", best validation Sharpe per bar {result.best:+.4f}"
+            best = best_text(result.best, self._settings.validate_by)
             self._say(f"{job.name}: {result.steps:,} steps in {clock(result.seconds)}{best}; {self._overall()}")
 
     def _overall(self) -> str:

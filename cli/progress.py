@@ -20,8 +20,15 @@ FIGURES = {
     "reward": ("reward", "+.4f"),
     "approx_kl": ("KL", ".4f"),
     "entropy": ("entropy", ".2f"),
+    "validation_log_return": ("validation log return", "+.4f"),
     "validation_sharpe": ("validation Sharpe per bar", "+.4f"),
 }
+
+
+def best_text(best: float | None, by: str) -> str:
+    """Tail of a sentence that says the best validation figure, if there was one. by: train.validate_by."""
+    label, form = FIGURES[f"validation_{by}"]
+    return "" if best is None else f", best {label} {best:{form}}"
 
 
 class Course:

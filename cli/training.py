@@ -10,7 +10,7 @@ from numba_rl.config import Config
 from numba_rl.precompile import Precompiler
 from numba_rl.rundir import RunDir, fallbacks
 from numba_rl.signals import EXIT_CODES, StopRequest
-from rltrain.progress import TrainingProgress, clock
+from rltrain.progress import TrainingProgress, best_text, clock
 
 if TYPE_CHECKING:
     from numba_rl.data.market import Market
@@ -54,7 +54,7 @@ def work(config: Config, run: RunDir, market: "Market", *, resume: bool, kernels
     signal = stop.requested
     again = fallbacks(run.path, run.segment)
     if signal is None:
-        best = "" if result.best is None else f", best validation Sharpe ratio per bar {result.best:+.4f}"
+        best = best_text(result.best, config.train.validate_by)
         click.echo(f"done ({result.reason}): {result.steps:,} steps, {took}{best}")
         say_fallbacks(again)
         return

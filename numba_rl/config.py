@@ -175,6 +175,7 @@ class TrainConfig(_Section):
     memory_limit_gb: Positive | None = None  # of the device; None: what is free
     checkpoint_every: Count | None = None  # epochs; None: 20, or on a GPU 100, with DQN 400; saves that take seconds are made less often, a tenth of the time at most
     validate_every: Count | None = None  # epochs; None: 20, or on a GPU 50, with DQN 200
+    validate_by: Literal["log_return", "sharpe"] = "log_return"  # what picks the best checkpoint: log return after costs, or Sharpe ratio per bar
     tensorboard: bool = True  # write event files beside metrics.csv
 
 

@@ -3,7 +3,9 @@
 `FEATURES` is the whole definition: index, name, formula, look-back, unit and the function that computes it. In the formulas o, h, l, c are
 the bar's prices as x: their natural logs, or the prices themselves in arithmetic mode, which allows prices <= 0. Where the unit says
 "log" it is price points in that mode; nothing else changes. tp = (h + l + c) / 3, v = volume, r = c[t] - c[t-1].
-A feature's look-back is the number of bars before t that it needs; `sum(n)`, `mean(n)`, `max(n)`, `min(n)` run over the bars t-n+1 .. t.
+A feature's look-back is the number of bars before t that it reads; `sum(n)`, `mean(n)`, `max(n)`, `min(n)` run over the bars t-n+1 .. t.
+`WARMUP` bars are dropped at the start of a file: a longer look-back reads what is there until the file is that long, since a file of a few
+hundred bars would else be lost to one column.
 """
 
 from collections.abc import Callable
@@ -15,10 +17,11 @@ import numpy as np
 from numba_rl.data import indicators as ind
 from numba_rl.data.bars import Bars
 from numba_rl.data.feature_table import FeatureTable
-from numba_rl.data.rolling import rolling_mean
+from numba_rl.data.rolling import growing_mean, rolling_mean
 from numba_rl.errors import DataError
 
 DAY_NS = 86_400_000_000_000
+WARMUP = 256
 REGIME = (3, 40, 41)  # log close return, trend strength, volatility regime: the game's rules read these
 
 
@@ -54,6 +57,9 @@ class _Series:
     def distance_from_mean(self, window: int) -> np.ndarray:
         return self.close - rolling_mean(self.close, window)
 
+    def distance_from_growing_mean(self, window: int) -> np.ndarray:
+        return self.close - growing_mean(self.close, window)
+
     def range_position(self, window: int) -> np.ndarray:
         return ind.range_position(self.high, self.low, self.close, window)
 
@@ -62,7 +68,7 @@ class _Series:
 
 
 class Feature(NamedTuple):
-    """One column: its place, its name, what it is, how many earlier bars it needs, its unit, and the code that computes it."""
+    """One column: its place, its name, what it is, how many earlier bars it reads, its unit, and the code that computes it."""
 
     index: int
     name: str
@@ -70,6 +76,11 @@ class Feature(NamedTuple):
     lookback: int
     unit: str
     compute: Callable[[_Series], np.ndarray]
+
+    @property
+    def warmup(self) -> int:
+        """Earlier bars that must be there."""
+        return min(self.lookback, WARMUP)
 
 
 _ROWS = (
@@ -85,13 +96,13 @@ _ROWS = (
     ("return_64", "c[t] - c[t-64]", 64, "log", lambda s: s.return_over(64)),
     ("return_128", "c[t] - c[t-128]", 128, "log", lambda s: s.return_over(128)),
     ("return_256", "c[t] - c[t-256]", 256, "log", lambda s: s.return_over(256)),
-    ("ma_distance_4", "c - mean(4) c", 3, "log", lambda s: s.distance_from_mean(4)),
     ("ma_distance_8", "c - mean(8) c", 7, "log", lambda s: s.distance_from_mean(8)),
     ("ma_distance_16", "c - mean(16) c", 15, "log", lambda s: s.distance_from_mean(16)),
     ("ma_distance_32", "c - mean(32) c", 31, "log", lambda s: s.distance_from_mean(32)),
     ("ma_distance_64", "c - mean(64) c", 63, "log", lambda s: s.distance_from_mean(64)),
     ("ma_distance_128", "c - mean(128) c", 127, "log", lambda s: s.distance_from_mean(128)),
     ("ma_distance_256", "c - mean(256) c", 255, "log", lambda s: s.distance_from_mean(256)),
+    ("ma_distance_1024", "c - mean(1024) c, of all bars while there are fewer", 1023, "log", lambda s: s.distance_from_growing_mean(1024)),
     ("zscore_64", "(c - mean(64) c) / std(64) c", 63, "standard deviations", lambda s: ind.zscore(s.close, 64)),
     ("bollinger_b_20", "0.5 + (c - mean(20) c) / (4 std(20) c)", 19, "bands", lambda s: 0.5 + 0.25 * ind.zscore(s.close, 20)),
     ("rsi_14", "100 gains / (gains + losses), sum(14) of r's two sides", 14, "0 to 100", lambda s: ind.rsi(s.returns, 14)),
@@ -164,12 +175,11 @@ _ROWS = (
 
 FEATURES: tuple[Feature, ...] = tuple(Feature(i, *row) for i, row in enumerate(_ROWS))
 NAMES: tuple[str, ...] = tuple(f.name for f in FEATURES)
-WARMUP = max(f.lookback for f in FEATURES)
-REGIME_WARMUP = max(FEATURES[i].lookback for i in REGIME)
+REGIME_WARMUP = max(FEATURES[i].warmup for i in REGIME)
 
 
 def compute_features(bars: Bars, price_mode: str = "log") -> FeatureTable:
-    """The 51 features of `FEATURES` for every bar: float32 [T, 51], NaN where a column's look-back is not there yet.
+    """The 51 features of `FEATURES` for every bar: float32 [T, 51], NaN where a column's look-back (up to `WARMUP` of it) is not there yet.
 
     Row t does not change, bit for bit, when later bars are appended or altered. DataError: a price <= 0 in "log" mode, or prices or
     volumes so large that a feature overflows.
@@ -191,10 +201,10 @@ def _compute(bars: Bars, price_mode: str, features: tuple[Feature, ...]) -> np.n
         series = _Series(bars, price_mode)
         for column, feature in zip(columns, features, strict=True):
             column[:] = feature.compute(series)
-            column[: feature.lookback] = np.nan
-            bad = np.flatnonzero(~np.isfinite(column[feature.lookback :]))
+            column[: feature.warmup] = np.nan
+            bad = np.flatnonzero(~np.isfinite(column[feature.warmup :]))
             if len(bad):
-                row = int(bad[0]) + feature.lookback
+                row = int(bad[0]) + feature.warmup
                 raise DataError(
                     f"{bars.source}: feature {feature.name} overflows at bar {row + 1} of {len(bars)}: "
                     f"close {bars.close[row]:g}, volume {0.0 if bars.volume is None else bars.volume[row]:g}; check the bars before it, or rescale them"

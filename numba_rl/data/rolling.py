@@ -6,7 +6,7 @@ whatever the window, and a result is made of its own window's values alone: the 
 value for ever after it has left, and would turn flat prices after a spike into noise. It also depends on no later value and not
 on T, so that appending values leaves earlier results unchanged bit for bit.
 
-The first window - 1 results are NaN: their window is not full.
+The first window - 1 results are NaN: their window is not full (`growing_mean` fills them).
 """
 
 import numpy as np
@@ -85,6 +85,15 @@ class _Parts:
 def rolling_mean(x: np.ndarray, window: int) -> np.ndarray:
     """Mean of x[t-window+1 .. t]; exactly x[t] where all are equal."""
     return _unblock(_Parts(x, window).mean, len(x), window)
+
+
+def growing_mean(x: np.ndarray, window: int) -> np.ndarray:
+    """`rolling_mean`, and the mean of x[0 .. t] while the window is not full."""
+    mean = rolling_mean(x, window)
+    start = x[: window - 1]
+    first = start[:1]  # as an anchor: equal values have exactly their own mean
+    mean[: window - 1] = first + np.cumsum(start - first) / np.arange(1.0, len(start) + 1)
+    return mean
 
 
 def rolling_moments(x: np.ndarray, window: int) -> tuple[np.ndarray, np.ndarray]:

@@ -151,7 +151,7 @@ def _note(task: Task, directory: RunDir, result: session.Result) -> dict:
         "checkpoint": checkpoint,
         "steps": result.steps,
     }
-    return note | {"reason": result.reason, "validation_sharpe_per_bar": result.best, "in_sample": in_sample, "in_sample_bars": fitted.bars}
+    return note | {"reason": result.reason, "validation": result.best, "in_sample": in_sample, "in_sample_bars": fitted.bars}
 
 
 def _is_begun(path: Path) -> bool:

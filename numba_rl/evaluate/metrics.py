@@ -25,6 +25,7 @@ __all__ = [
     "compute_metrics",
     "drawdowns",
     "exit_notional",
+    "log_return",
     "metrics_table",
     "notional",
     "rank_of_equity",
@@ -46,8 +47,20 @@ def rank_value(value: float | None) -> float:
     return -math.inf if value is None or math.isnan(value) else float(value)
 
 
-def rank_of_equity(equity: np.ndarray) -> float:
-    """`rank_value` of the Sharpe ratio per bar, by an account's equity float64 [n + 1] alone: at the decision bar, then at each mark."""
+def log_return(equity: np.ndarray) -> float:
+    """ln(last / first) of an account's equity float64 [n + 1]; -inf after ruin, and where either is no number."""
+    ratio = equity[-1] / equity[0]
+    return float(np.log(ratio)) if 0.0 < ratio < math.inf else -math.inf
+
+
+def rank_of_equity(equity: np.ndarray, by: str) -> float:
+    """Figure to be maximised of an account's equity float64 [n + 1]: at the decision bar, then at each mark. -inf: none.
+
+    by: "log_return", or "sharpe" for the Sharpe ratio per bar. The first is what rewards add up to; it takes an account that stays
+    flat for better than one that loses. The second forgets how much was at stake.
+    """
+    if by == "log_return":
+        return log_return(equity)
     return rank_value(_single(metrics_table(np.asarray(equity)[None], math.nan))["sharpe_per_bar"])
 
 

@@ -18,6 +18,7 @@ from numba_rl.data.synthetic import Model, Synthetic, fill_probability
 from numba_rl.data.windows import Range
 from numba_rl.errors import UserError
 from numba_rl.evaluate.backtest import Backtest, decision_range, play_actions
+from numba_rl.evaluate.metrics import log_return
 from numba_rl.kernel_cache import cached
 from numba_rl.kernels.slots import CLOSE
 from numba_rl.rules.actions import ACTIONS, FLAT, IOC, LIMIT, MARKET, NORMAL
@@ -64,8 +65,7 @@ def oracle_for(synthetic: Synthetic, config: Config) -> Oracle:
 
 def net_log_profit(backtest: Backtest) -> float:
     """ln(final equity / initial equity), -inf after ruin."""
-    ratio = backtest.equity[-1] / backtest.equity[0]
-    return float(np.log(ratio)) if ratio > 0 else -np.inf
+    return log_return(backtest.equity)
 
 
 def _dynamics(model: Model):

@@ -12,7 +12,7 @@ from numba_rl.errors import UserError
 from numba_rl.evaluate.acting import form_of
 from numba_rl.evaluate.backtest import Backtest, play_actions, play_policy
 from numba_rl.evaluate.device import GpuWindows, SteppedWindows, actions_of, equity_of, lay_out, usable
-from numba_rl.evaluate.metrics import compute_metrics, rank_of_equity, rank_value
+from numba_rl.evaluate.metrics import rank_of_equity
 from numba_rl.rules.actions import ACTIONS
 
 T = TypeVar("T")
@@ -46,11 +46,11 @@ class Player:
         return play_actions(self.market, spans, actions, self.config, names=[f"window {w}" for w in range(len(spans))])
 
     def rank(self, policy, span: Range) -> float:
-        """`rank_value` of the policy's Sharpe ratio per bar over one range. Raises what `play_policy` raises."""
+        """The figure of train.validate_by of the policy over one range. Raises what `play_policy` raises."""
         equity = self._on_gpu(policy, [span], _equity)
         if equity is None:
-            return rank_value(compute_metrics(play_policy(self.market, [span], policy, self.config)[0])["sharpe_per_bar"])
-        return rank_of_equity(equity)
+            equity = play_policy(self.market, [span], policy, self.config)[0].equity
+        return rank_of_equity(equity, self.config.train.validate_by)
 
     def warm_up(self, policy, span: Range) -> None:
         """Compile what `rank` needs for policies like this one, which may be None where no GPU is asked, on this range."""

@@ -1,4 +1,4 @@
-"""What a training is told while it goes on: the Sharpe ratio of its policy on the validation range.
+"""What a training is told while it goes on: what its policy earns on the validation range.
 
 With a GPU all of it is played there (evaluate.player): bar after bar on the host, a validation takes longer than the epochs between two
 of them.
@@ -21,7 +21,7 @@ _log = logging.getLogger("numba_rl")
 
 
 def validator(market: Market, config: Config, warn: Callable[[str], None] = _log.warning) -> Callable[[Policy], float]:
-    """A function policy -> figure to be maximised: the Sharpe ratio per bar on the validation range, by `rank_value`.
+    """A function policy -> figure to be maximised: that of train.validate_by on the validation range.
 
     What it needs is compiled here: in the middle of a training a signal would have to wait for the compiler. warn: told in one line of
     a GPU that fails; from then on the CPU path plays.

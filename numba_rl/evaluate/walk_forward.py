@@ -36,7 +36,7 @@ class Played:
 
     job: Job
     checkpoint: str
-    validation: float | None  # Sharpe ratio per bar that chose the checkpoint
+    validation: float | None  # figure of train.validate_by that chose the checkpoint
     in_sample: Figures
     window: Window
     own: Backtest
@@ -141,10 +141,10 @@ def _play(job: Job, run: RunDir, config: Config, market: Market, own: Range, hol
         )
         about[f"{name}_bars"] = span.bars
     about |= {"purged_bars": job.fold.purged.bars, "embargo_bars": job.fold.embargo.bars, "checkpoint": note["checkpoint"]}
-    about |= {"validation_sharpe_per_bar": note["validation_sharpe_per_bar"], "in_sample_sharpe": note["in_sample"]["sharpe"]}
+    about |= {"validation_by": config.train.validate_by, "validation": note["validation"], "in_sample_sharpe": note["in_sample"]["sharpe"]}
     trained = (time_text(market.timestamp[job.fold.train.start]), time_text(market.timestamp[job.fold.train.stop - 1]))
     window = Window(job.fold.test, results[0], hold, about, trained)
-    return Played(job, note["checkpoint"], note["validation_sharpe_per_bar"], note["in_sample"], window, results[-1])
+    return Played(job, note["checkpoint"], note["validation"], note["in_sample"], window, results[-1])
 
 
 def _through(spans: Sequence[Range], play: Callable[[Range], list[Backtest]]) -> list[Backtest]:

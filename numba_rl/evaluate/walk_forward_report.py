@@ -26,6 +26,7 @@ from numba_rl.files import atomic_write
 from numba_rl.rundir import RunDir
 
 LABELS = {metric.key: metric.label for metric in METRICS}
+VALIDATED = {"log_return": "Validation, log return", "sharpe": "Validation, Sharpe per bar"}
 MOST_CELLS = 40  # folds side by side in a heat map
 
 
@@ -142,7 +143,7 @@ def _decay(found: WalkForward) -> Section:
         f"{show(found.statistics.interval.estimate, unit)} for the joined account{lost}. "
         "In sample is the last part of the fitted bars."
     )
-    blocks = [Table(["Fold", "Fitted on (UTC)", "In sample", "Validation, per bar", "Test", "Checkpoint"], rows, scroll=len(rows) > 14)]
+    blocks = [Table(["Fold", "Fitted on (UTC)", "In sample", VALIDATED[found.config.train.validate_by], "Test", "Checkpoint"], rows, scroll=len(rows) > 14)]
     if len(folds) > 1:
         numbers = np.array([p.job.number for p in folds], np.float64)
         blocks.insert(0, curve_chart(f"{LABELS[ratio]} by fold", numbers, lines, "ratio", x_unit="count", zero=True, height=200))

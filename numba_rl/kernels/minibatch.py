@@ -4,17 +4,17 @@ A rollout keeps, for each of its R samples, the bar and three portfolio features
 needed, as bf16 pairs: P = padded state width / 2 words a row, the market features first, the three portfolio features
 after them, zeros behind. Sample w of minibatch j of a pass is sample `permuted(j * M + w)` of permutation number turn[0].
 
-table uint32 [T, P]: bf16 pairs of the market features, zeros behind; bars int32 [R]; account float32 [R, 3]; actions int32,
-log_probs, advantages, returns float32 [R]; source int64 [M]: which samples; x uint32 [M, P]; batch_* [M]; parts float32
+table uint64 [T, P / 2]: quads of the market features in bf16, zeros behind; bars int32 [R]; account float32 [R, 3]; actions int32,
+log_probs, advantages, returns float32 [R]; source int64 [M]: which samples; x uint64 [M, P / 2]; batch_* [M]; parts float32
 [J, MOMENT_BLOCKS, 2]: mean and sum of squared deviations of a part of minibatch j's advantages, to be combined by `combined`.
-Launches: `pick` a thread a sample; `rows` and `states` a warp for FLYING samples; `moments` a grid (J, MOMENT_BLOCKS). Cost:
+Launches: `pick` a thread a sample; `rows` and `states` a warp for `rows_a_warp` samples; `moments` a grid (J, MOMENT_BLOCKS). Cost:
 memory-bound, 8 P + 48 bytes a sample.
 """
 
 import math
 from functools import lru_cache
 
-from numba import int32, int64, uint32
+from numba import int32, int64, uint32, uint64
 from numpy import float32
 
 from numba_rl.gpu import both, cuda, device, jit, warp_sum
@@ -23,7 +23,7 @@ from numba_rl.kernels.bf16 import high, low, pack
 from numba_rl.rules.permutation import permuted
 
 MOMENT_BLOCKS = 16  # parts of a minibatch, combined in order
-FLYING = 4  # samples whose words a warp has on their way
+FLYING = 4  # samples of which a thread has a quad on its way
 
 
 @both()
@@ -57,10 +57,9 @@ def _combined(parts, minibatch, rows):
 combined = _combined.device
 
 
-@both()
-def _word(table, bar, account, i, p, features):
-    """Word p of the input of sample i: features of `bar`, then the account, then zeros."""
-    word = table[bar, p]
+@device
+def word_of(word, account, i, p, features):
+    """Word p of the input of sample i, whose bar has `word` in the table: features, then the account, then zeros."""
     if 2 * p + 1 >= features:
         even = low(word)
         odd = high(word)
@@ -72,22 +71,42 @@ def _word(table, bar, account, i, p, features):
     return word
 
 
-word_of = _word.device
+
+@device
+def write_quads(table, bars, account, features, which, place, stop, first, step, x):
+    """Quads first, first + step, ... of the inputs of the samples `which` int64 [FLYING] (local), to rows place.. of x before `stop`."""
+    bar = cuda.local.array(FLYING, int32)
+    quads = cuda.local.array(FLYING, uint64)
+    for k in range(FLYING):
+        bar[k] = bars[which[k]]
+    for q in range(first, x.shape[1], step):
+        for k in range(FLYING):
+            quads[k] = table[bar[k], q]
+        if 4 * q + 3 >= features:
+            for k in range(FLYING):
+                first_word = word_of(uint32(quads[k] & uint64(0xFFFFFFFF)), account, which[k], 2 * q, features)
+                second_word = word_of(uint32(quads[k] >> uint64(32)), account, which[k], 2 * q + 1, features)
+                quads[k] = uint64(first_word) | (uint64(second_word) << uint64(32))
+        for k in range(FLYING):
+            if place + k < stop:
+                x[place + k, q] = quads[k]
+
+
+def rows_a_warp(quads, lanes):
+    """Rows of so many quads that a warp writes: FLYING by as many lanes as a row has quads, and as many such groups as there are."""
+    return max(lanes // quads, 1) * FLYING
 
 
 @device
-def write_words(table, bars, account, features, which, place, stop, lane, lanes, x):
-    """The inputs of the samples `which` int64 [FLYING] (local), to rows place.. of x before `stop`; a warp together."""
-    bar = cuda.local.array(FLYING, int32)
-    words = cuda.local.array(FLYING, uint32)
-    for k in range(FLYING):
-        bar[k] = bars[which[k]]
-    for p in range(lane, x.shape[1], lanes):
-        for k in range(FLYING):
-            words[k] = word_of(table, bar[k], account, which[k], p, features)
-        for k in range(FLYING):
-            if place + k < stop:
-                x[place + k, p] = words[k]
+def place_of_lane(quads, lanes):
+    """(first row, first quad, step) of this thread; past the last group of its warp the first quad is `quads`, for nothing to do."""
+    lane = cuda.threadIdx.x % lanes
+    warp = int64(cuda.blockIdx.x) * (cuda.blockDim.x // lanes) + cuda.threadIdx.x // lanes
+    if quads >= lanes:
+        return warp * FLYING, lane, lanes
+    groups = lanes // quads
+    group = lane // quads
+    return (warp * groups + min(group, groups - 1)) * FLYING, lane - group * quads if group < groups else quads, quads
 
 
 @lru_cache
@@ -110,18 +129,18 @@ def make_kernels(lanes=32):
 
     def rows(table, bars, account, source, features, x):
         which = cuda.local.array(FLYING, int64)
-        place = (int64(cuda.blockIdx.x) * (cuda.blockDim.x // lanes) + cuda.threadIdx.x // lanes) * FLYING
+        place, first, step = place_of_lane(x.shape[1], lanes)
         for k in range(FLYING):  # past the end, the last sample is read again: no branch between the reads
             which[k] = source[min(place + k, source.shape[0] - 1)]
-        write_words(table, bars, account, features, which, place, x.shape[0], cuda.threadIdx.x % lanes, lanes, x)
+        write_quads(table, bars, account, features, which, place, x.shape[0], first, step, x)
 
-    def states(table, bars, account, features, first, x):
-        """Samples first.. of the rollout, in their own order."""
+    def states(table, bars, account, features, start, x):
+        """Samples start.. of the rollout, in their own order."""
         which = cuda.local.array(FLYING, int64)
-        place = (int64(cuda.blockIdx.x) * (cuda.blockDim.x // lanes) + cuda.threadIdx.x // lanes) * FLYING
+        place, first, step = place_of_lane(x.shape[1], lanes)
         for k in range(FLYING):
-            which[k] = min(first + place + k, bars.shape[0] - 1)
-        write_words(table, bars, account, features, which, place, min(x.shape[0], bars.shape[0] - first), cuda.threadIdx.x % lanes, lanes, x)
+            which[k] = min(start + place + k, bars.shape[0] - 1)
+        write_quads(table, bars, account, features, which, place, min(x.shape[0], bars.shape[0] - start), first, step, x)
 
     def moments(advantages, seed, turn, rows, parts):
         scratch = cuda.shared.array(32, float32)

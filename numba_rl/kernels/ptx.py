@@ -116,6 +116,15 @@ else:
         cuda.syncwarp()
 
     @intrinsic
+    def _wait_for_previous(typingctx):
+        return _instruction("griddepcontrol.wait; griddepcontrol.launch_dependents;", types.void, volatile=True)
+
+    @device
+    def wait_for_previous():
+        """Until the kernel before this one has ended; then the next one may be set up (kernels.early; compute capability 9.0 or newer)."""
+        _wait_for_previous()
+
+    @intrinsic
     def largest_int(typingctx, value):
         """Maximum of an int32 over the warp, in every lane (compute capability 8.0 or newer)."""
         return _instruction("redux.sync.max.s32 $0, $1, 0xffffffff;", int32, int32, whole_warp=True)

@@ -23,6 +23,7 @@ from numba_rl.gpu import cuda, float32, int32, int64, uint32
 from numba_rl.kernel_cache import cached
 from numba_rl.kernels import replay_layout as at
 from numba_rl.kernels.bf16 import pack_word
+from numba_rl.kernels.early import begin_function, start_early
 from numba_rl.kernels.rank import rank_search
 from numba_rl.kernels.replay_layout import Layout
 from numba_rl.kernels.replay_rules import beta_at, raw_weight
@@ -31,7 +32,7 @@ from numba_rl.kernels.settled import specialised
 from numba_rl.rules import philox
 
 _AHEAD = 8  # weights that a thread of the last block reads at once, so that their latencies overlap
-find = find_rank = None  # device functions, bound anew for each layout
+begin = find = find_rank = None  # device functions, bound anew for each layout
 _HELD = 4  # row words a lane keeps in registers while the weights are exchanged; wider rows are finished afterwards
 
 
@@ -88,8 +89,9 @@ def scatter_word(value, word, q, count, half, bf16, stacked, actions, rewards, d
 
 
 @lru_cache
-def sample_kernel(layout: Layout, mode: int, warps: int, bf16: bool = False):
-    """The kernel for one layout; `warps` samples a block. bf16: states are written rounded to it (compute capability 8.0 or newer)."""
+def sample_kernel(layout: Layout, mode: int, warps: int, bf16: bool = False, early: bool = False):
+    """The kernel for one layout; `warps` samples a block. bf16: states are written rounded to it (compute capability 8.0 or newer).
+    early: see kernels.early."""
     lanes = layout.lanes
     threads, capacity = warps * lanes, layout.capacity
     half = layout.padded // 2
@@ -101,6 +103,7 @@ def sample_kernel(layout: Layout, mode: int, warps: int, bf16: bool = False):
         leaves, sums, tops, top_peaks, rows, counters, settings, arrivals, order, cumulated, ranked, seed, count, inverse,
         stacked, actions, rewards, discounts, flags, slots, raw, weights, stamp, peak,
     ):  # fmt: skip
+        begin()
         scratch = cuda.shared.array(lanes, float64)
         warp_largest = cuda.shared.array(warps, float32)
         is_last = cuda.shared.array(1, int32)
@@ -190,14 +193,18 @@ def sample_kernel(layout: Layout, mode: int, warps: int, bf16: bool = False):
             counters[at.BATCHES] += int64(1)
             counters[at.DRAWN] += int64(count)
 
-    searches = {"find": slot_search(layout, True), "find_rank": rank_search(lanes)}
-    return cached(gpu.jit(specialised(sample, searches, astuple(layout), mode, warps, int(bf16))))
+    parts = {"begin": begin_function(early), "find": slot_search(layout, True), "find_rank": rank_search(lanes)}
+    return cached(gpu.jit(specialised(sample, parts, astuple(layout), mode, warps, int(bf16), int(early))))
 
 
-def launch_sample(layout: Layout, mode: int, ring: RingViews, batch: BatchViews, seed: int, stream, warps: int, bf16: bool = False):
+def launch_sample(
+    layout: Layout, mode: int, ring: RingViews, batch: BatchViews, seed: int, stream, warps: int, bf16: bool = False, early: bool = False
+):  # fmt: skip
     """Draws a batch of len(batch.slots) samples into its buffers. See the module for shapes; asynchronous on `stream`."""
     count = batch.slots.shape[0]
-    kernel = sample_kernel(layout, mode, warps, bf16)
+    kernel = sample_kernel(layout, mode, warps, bf16, early)
+    if early:
+        start_early(stream)
     kernel[gpu.blocks_for(count, warps), warps * layout.lanes, stream](
         ring.leaves, ring.sums, ring.tops, ring.top_peaks, ring.rows, ring.counters, ring.settings, ring.arrivals,
         ring.order, ring.cumulated, ring.ranked, np.uint32(seed), count, 1.0 / count, *batch,

@@ -21,20 +21,21 @@ from numba_rl import gpu
 from numba_rl.gpu import cuda, float32, int32, int64
 from numba_rl.kernel_cache import cached
 from numba_rl.kernels import replay_layout as at
+from numba_rl.kernels.early import begin_function, start_early
 from numba_rl.kernels.replay_layout import Layout
 from numba_rl.kernels.replay_rules import priority_of, rewritten
 from numba_rl.kernels.replay_sample import RingViews
 from numba_rl.kernels.replay_sums import resum_top
 from numba_rl.kernels.settled import specialised
 
-under = resum = None  # device functions, bound anew for each layout
+begin = under = resum = None  # device functions, bound anew for each layout
 _AHEAD = 8  # samples that a thread reads at once, so that their latencies overlap
 _LISTED = 2048  # samples of one top that are listed; if more of a batch fall under one top, its block goes through all again
 
 
 @lru_cache
-def update_kernel(layout: Layout, warps: int):
-    """The kernel for one layout; `warps` warps a block."""
+def update_kernel(layout: Layout, warps: int, early: bool = False):
+    """The kernel for one layout; `warps` warps a block. early: see kernels.early."""
     lanes, leaf_fan, node_fan, top_leaves = layout.lanes, layout.leaf_fan, layout.node_fan, layout.top_leaves
     threads = warps * lanes
     capacity, all_leaves, last_top = layout.capacity, layout.leaves, layout.tops - 1
@@ -49,6 +50,7 @@ def update_kernel(layout: Layout, warps: int):
         return (slot if slot >= int64(0) and slot < int64(all_leaves) else int64(all_leaves)) - first_leaf
 
     def update(slots, errors, count, stamp, peak, skip, leaves, bits, sums, peaks, tops, top_peaks, counters, settings):
+        begin()
         if skip[0] != float32(0):  # the same for all threads
             return
         scratch = cuda.shared.array(lanes, float64)
@@ -148,12 +150,15 @@ def update_kernel(layout: Layout, warps: int):
         cuda.syncthreads()
         resum(top, listed, counts[1], node_sums, node_peaks, leaves, sums, peaks, tops, top_peaks, warp, lane, scratch)
 
-    return cached(gpu.jit(specialised(update, {"under": place_under, "resum": resum_top(layout, warps)}, astuple(layout), warps)))
+    parts = {"begin": begin_function(early), "under": place_under, "resum": resum_top(layout, warps)}
+    return cached(gpu.jit(specialised(update, parts, astuple(layout), warps, int(early))))
 
 
-def launch_update(layout: Layout, ring: RingViews, slots, errors, stamp, peak, skip, stream, warps: int):
+def launch_update(layout: Layout, ring: RingViews, slots, errors, stamp, peak, skip, stream, warps: int, early: bool = False):
     """Applies td errors f32 [B] to slots i64 [B] unless skip f32 [1] is set; `stamp` and `peak` belong to the batch. Asynchronous on `stream`."""
-    kernel = update_kernel(layout, warps)
+    kernel = update_kernel(layout, warps, early)
+    if early:
+        start_early(stream)
     kernel[layout.tops, warps * layout.lanes, stream](
         slots, errors, slots.shape[0], stamp, peak, skip,
         ring.leaves, ring.bits, ring.sums, ring.peaks, ring.tops, ring.top_peaks, ring.counters, ring.settings,

@@ -2,14 +2,16 @@
 
 What depends on what is cut short by letting groups of warps, each with a role, work side by side on a step:
 
-- network: holds all weights in registers; from the portfolio features on, three layers to the logits; then, while the
+- network: holds all weights in registers; from the account on, its features, which it stores, and three layers to the logits; then, while the
   action is drawn, the first layer's share of the next bar's market features.
 - sampler: its uniform first, then softmax and the inverse CDF of the logits; then stores action and log-probability.
 - players: a thread an action, each playing *its* action on the current account while the network still thinks. Once the
   action is known, so is what comes of it: all read the account from that action's column of a table in shared memory.
-- paymaster: reward, running states of the reward, episode ends and outputs of a step, while the next one is made.
+- paymaster: reward, running states of the reward and episode ends of a step, while the next one is made.
 
-A step costs the longer of network + sampler and players. Where an episode ends, all wait for the paymaster to open the next.
+A step costs the longest of network + sampler, players and paymaster. Players are the longest: what they need not work out before the
+action is known, such as the features of an account, is left to the others. Where an episode ends, all wait for the paymaster to open
+the next.
 
 Shapes: see kernels.rollout. Launch: `Block.threads` threads an episode, a block an episode; static shared memory below 20 KB
 for the default network, no local memory.
@@ -25,6 +27,7 @@ from numba_rl.gpu import SIMULATED, cuda, device, float32, int32, jit, most_regi
 from numba_rl.kernel_cache import cached
 from numba_rl.kernels.mlp import Layer, layer_functions, layer_of, place
 from numba_rl.kernels.ptx import others_sync, some_arrive, some_sync
+from numba_rl.kernels.rollout_lane import write_state
 from numba_rl.kernels.sampling_warp import draw_by_warp, log_prob_of
 from numba_rl.kernels.settled import settled_for, specialised
 from numba_rl.kernels.slots import BAR, CLOSE, EPISODE, PLAYED, STEP, load_slot, store_slot
@@ -134,11 +137,8 @@ def account_at(table, turn, column, fixed, last, entry):
 
 
 @device
-def write_account(table, inputs, turn, column, account, rules):
-    """Put an account into a column, and the two features that the network reads of it."""
-    equity, share, _ = portfolio_features(account, rules)
-    inputs[turn, 0, column] = float32(equity)
-    inputs[turn, 1, column] = float32(share)
+def write_account(table, turn, column, account):
+    """Put an account into a column."""
     table[turn, CASH, column] = account.cash
     table[turn, POSITION, column] = account.position
     table[turn, COSTS, column] = account.costs
@@ -207,7 +207,6 @@ def rollout_block(
     second = cuda.shared.array(THIRD_PADDED, float32, alignment=16)
     logits = cuda.shared.array((1, LOGITS), float32, alignment=16)
     table = cuda.shared.array((2, ROWS, COLUMNS), float64)
-    inputs = cuda.shared.array((2, 2, COLUMNS), float32)
     ruined = cuda.shared.array((2, COLUMNS), int32)
     fixed = cuda.shared.array(3, float64)
     chosen = cuda.shared.array(2, int32)
@@ -238,7 +237,7 @@ def rollout_block(
         index += uint32(cuda.blockDim.x)
     if thread == 0:
         opened = load_slot_here(portfolio, barrier, window, shaping, e).portfolio
-        write_account(table, inputs, uint32(1), uint32(FRESH), opened, rules)
+        write_account(table, uint32(1), uint32(FRESH), opened)
         fixed[INITIAL] = opened.initial
         fixed[SPREAD] = opened.spread
         fixed[RESERVE] = opened.reserve
@@ -278,11 +277,14 @@ def rollout_block(
         for k in range(ROW_ROUNDS):
             index = uint32(thread + k * NETWORK)
             coming[k] = features[ahead, index] if index < FEATURES else float32(0.0)
-        spread = float32(fixed[SPREAD])
+        close = prices[uint32(bar), CLOSE]
         for t in range(steps):
             turn = uint32(t & 1)
-            equity = inputs[uint32(1 - turn), 0, source]
-            share = inputs[uint32(1 - turn), 1, source]
+            seen = portfolio_features(account_at(table, uint32(1 - turn), source, fixed, close, 0.0), rules)
+            equity, share, spread = float32(seen[0]), float32(seen[1]), float32(seen[2])
+            if thread == 0:
+                write_state(bars, account, uint32(t), e, bar, equity, share, spread)
+            close = prices[uint32(bar + 1), CLOSE]
             for k in range(MARKET_ROUNDS):
                 output = uint32(o1 + k * MARKET_STRIDE)
                 value = own[5 * k] + own[5 * k + 3] * spread + own[5 * k + 1] * equity + own[5 * k + 2] * share
@@ -318,7 +320,7 @@ def rollout_block(
                 source = uint32(FRESH)
                 step = 0
                 bar = fresh_bar[0]
-                spread = float32(fixed[SPREAD])
+                close = prices[uint32(bar), CLOSE]
                 ahead = uint32(min(bar + 1, last_bar))
                 for k in range(ROW_ROUNDS):
                     index = uint32(thread + k * NETWORK)
@@ -393,7 +395,7 @@ def rollout_block(
                     write_outcome(table, ruined, turn, uint32(action), outcome)
                     if WHOLE:
                         write_costs(table, turn, uint32(action), outcome)
-                    write_account(table, inputs, turn, uint32(action), then, rules)
+                    write_account(table, turn, uint32(action), then)
             others_sync()
             others_sync()
             others_sync()
@@ -430,11 +432,6 @@ def rollout_block(
         close = prices[uint32(bar), CLOSE]
         for t in range(steps):
             turn = uint32(t & 1)
-            if writes:
-                bars[uint32(t), e] = bar
-                account[uint32(t), e, 0] = inputs[uint32(1 - turn), 0, source]
-                account[uint32(t), e, 1] = inputs[uint32(1 - turn), 1, source]
-                account[uint32(t), e, 2] = float32(held.spread)
             close_next = prices[uint32(bar + 1), CLOSE]
             others_sync()
             others_sync()
@@ -460,10 +457,8 @@ def rollout_block(
                 truncations += 1
                 end = truncations
                 if writes:
-                    final_bars[uint32(end - 1), e] = bar
-                    final_account[uint32(end - 1), e, 0] = inputs[turn, 0, source]
-                    final_account[uint32(end - 1), e, 1] = inputs[turn, 1, source]
-                    final_account[uint32(end - 1), e, 2] = float32(held.spread)
+                    equity, share, spread = portfolio_features(held, rules)
+                    write_state(final_bars, final_account, uint32(end - 1), e, bar, equity, share, spread)
             if writes:
                 rewards[uint32(t), e] = float32(reward)
                 ends[uint32(t), e] = end
@@ -477,21 +472,17 @@ def rollout_block(
                 running_barrier = slot.barrier
                 running_window = slot.window
                 running_shaping = slot.shaping
-                source = uint32(FRESH)
                 if writes:
                     fresh_bar[0] = bar
                     fixed[INITIAL] = held.initial
                     fixed[SPREAD] = held.spread
                     fixed[RESERVE] = held.reserve
-                    write_account(table, inputs, turn, source, held, rules)
+                    write_account(table, turn, uint32(FRESH), held)
                 cuda.syncthreads()
                 others_sync()
         if writes:
-            turn = uint32((steps - 1) & 1)
-            bars[uint32(steps), e] = bar
-            account[uint32(steps), e, 0] = inputs[turn, 0, source]
-            account[uint32(steps), e, 1] = inputs[turn, 1, source]
-            account[uint32(steps), e, 2] = float32(held.spread)
+            equity, share, spread = portfolio_features(held, rules)
+            write_state(bars, account, uint32(steps), e, bar, equity, share, spread)
             finals[e] = truncations
             store_slot_here(Slot(held, running_barrier, running_window, running_shaping), portfolio, barrier, window, shaping, e)
             clock[e, BAR] = bar

@@ -88,12 +88,18 @@ def next_episode(lane, prices, e, launch, rules):
 
 
 @device
+def write_state(bars, account, t, e, bar, equity, share, spread):
+    """What the network sees of an episode, at row t: its bar and three portfolio features."""
+    bars[t, e] = bar
+    account[t, e, 0] = float32(equity)
+    account[t, e, 1] = float32(share)
+    account[t, e, 2] = float32(spread)
+
+
+@device
 def write_lane(bars, account, t, e, lane):
-    """What the network sees of the lane, at row t: its bar and three portfolio features."""
-    bars[t, e] = lane.bar
-    account[t, e, 0] = lane.equity
-    account[t, e, 1] = lane.share
-    account[t, e, 2] = lane.spread
+    """`write_state` of a lane."""
+    write_state(bars, account, t, e, lane.bar, lane.equity, lane.share, lane.spread)
 
 
 @device

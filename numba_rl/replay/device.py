@@ -10,6 +10,7 @@ import torch
 
 from numba_rl import gpu
 from numba_rl.kernels import replay_layout as at
+from numba_rl.kernels.early import can_start_early
 from numba_rl.kernels.rank import cumulated_ranks
 from numba_rl.kernels.replay_insert import launch_insert, launch_resum
 from numba_rl.kernels.replay_layout import Layout, choose_layout
@@ -41,6 +42,7 @@ class DeviceReplay:
         self.mode = at.MODES[rules.mode]
         self._sample_warps = sample_warps or (1 if gpu.SIMULATED else 8)
         self._update_warps = update_warps or (1 if gpu.SIMULATED else 16)
+        self._early = device.type == "cuda" and can_start_early(torch.cuda.get_device_capability(device))
         self._batches: dict[tuple[int, torch.dtype], Batch] = {}
         self._streams = {}
         self._since_sort = None  # batches since the last sort; None: something was inserted since
@@ -234,12 +236,13 @@ class DeviceReplay:
         self._launch(launch_insert, self.layout, self._views, views, errors, count, warps=self._sample_warps)
 
     def _draw(self, batch):
-        bf16, warps = batch.stacked.dtype == torch.bfloat16, self._sample_warps
-        self._launch(launch_sample, self.layout, self.mode, self._views, batch.views, self.rules.seed, warps=warps, bf16=bf16)
+        how = {"warps": self._sample_warps, "bf16": batch.stacked.dtype == torch.bfloat16, "early": self._early}
+        self._launch(launch_sample, self.layout, self.mode, self._views, batch.views, self.rules.seed, **how)
 
     def _update(self, slots, errors, stamp, peak, skip):
         skip = self._never if skip is None else skip.reshape(1)
-        self._launch(launch_update, self.layout, self._views, slots, gpu.view(errors), stamp, peak, gpu.view(skip), warps=self._update_warps)
+        how = {"warps": self._update_warps, "early": self._early}
+        self._launch(launch_update, self.layout, self._views, slots, gpu.view(errors), stamp, peak, gpu.view(skip), **how)
 
     def _launch(self, launch, *arguments, **options):
         try:

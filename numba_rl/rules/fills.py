@@ -51,12 +51,26 @@ def round_to_lot(units, lot):
 
 
 @njit(error_model="numpy")
+def invested(portfolio, exposure, price, rules):
+    """Money of an exposure at `price`, in "equity" sizing: a share of the equity there."""
+    return exposure * rules.leverage * (1.0 - portfolio.reserve) * equity_at(portfolio, price, rules)
+
+
+@njit(error_model="numpy")
 def target_units(portfolio, exposure, price, rules):
     """Units of an exposure at `price`: a share of the equity there, or of max_position."""
     if rules.equity_sizing == 0:
         return round_to_lot(exposure * rules.max_position, rules.lot)
-    invested = exposure * rules.leverage * (1.0 - portfolio.reserve) * equity_at(portfolio, price, rules)
-    return round_to_lot(invested / (price * rules.multiplier), rules.lot)
+    return round_to_lot(invested(portfolio, exposure, price, rules) / (price * rules.multiplier), rules.lot)
+
+
+@njit(error_model="numpy")
+def would_buy(portfolio, exposure, price, rules):
+    """Whether `target_units` are more than what is held. A division takes as long as all else here, and is avoided where nothing is cut to lots."""
+    worth = price * rules.multiplier
+    if rules.equity_sizing == 1 and rules.lot <= 0.0 and worth > 0.0:
+        return invested(portfolio, exposure, price, rules) > portfolio.position * worth
+    return target_units(portfolio, exposure, price, rules) > portfolio.position
 
 
 @njit(error_model="numpy")
@@ -126,15 +140,19 @@ def advance(portfolio, action, close, open_next, high_next, low_next, close_next
         at_limit = order == LIMIT and rules.fill_simulation == 1
         price = reference
         if at_limit:
-            buys = target_units(portfolio, target, close, rules) > portfolio.position
+            buys = would_buy(portfolio, target, close, rules)
             price = limit_fill(close, open_next, high_next, low_next, buys, 2 - haste, portfolio.spread, rules.tick)
         if not isnan(price):  # NaN: a limit that was not reached
             wanted = target_units(portfolio, target, price, rules) - portfolio.position
             units = wanted
+            filled = 1.0
             if at_limit and (wanted > 0.0) != buys:
                 units = 0.0  # at the limit's own price the order would stand on the other side
             elif order == IOC and haste < AGGRESSIVE and rules.fill_simulation == 1:
-                units = round_to_lot(wanted * (0.5 + 0.25 * haste), rules.lot)
+                filled = 0.5 + 0.25 * haste
+                units = round_to_lot(wanted * filled, rules.lot)
+                if rules.lot > 0.0:
+                    filled = units / wanted
             share = 0.0
             if not at_limit and rules.fill_simulation == 1:
                 share = half_spread(portfolio.spread, haste)
@@ -144,7 +162,7 @@ def advance(portfolio, action, close, open_next, high_next, low_next, close_next
                 spread_cost = abs(units * (fill_price - price)) * rules.multiplier
                 exposure = target
                 if units != wanted:
-                    exposure = exposure_before + units / wanted * (target - exposure_before)
+                    exposure = exposure_before + filled * (target - exposure_before)
                 portfolio = book(portfolio, units, fill_price, fee, spread_cost, exposure, rules)
             elif wanted == 0.0:
                 portfolio = book(portfolio, 0.0, price, 0.0, 0.0, target, rules)

@@ -89,7 +89,7 @@ class FusedUpdate:
         rows, hidden = self.rows, self.critic_sizes[-1]
         packed = new(len(table), inputs, dtype=torch.bfloat16)
         packed[:, : self.features] = table.to(torch.bfloat16)
-        self.table = self._pairs(packed)
+        self.table = self._quads(packed)
         self._packed = packed
         # Two of each: the samples of the next minibatch are gathered while one is learned from.
         self.x = [new(rows, inputs, dtype=torch.bfloat16) for _ in range(2)]
@@ -211,8 +211,8 @@ class FusedUpdate:
         """Write the shadow anew, after the weights were set from outside."""
         self.shadow.copy_(self.weights)
 
-    def _blocks_of_words(self, rows):
-        return blocks_for(rows, self.threads // self.lanes * minibatch.FLYING)
+    def _blocks_of_rows(self, rows):
+        return blocks_for(rows, self.threads // self.lanes * minibatch.rows_a_warp(self.x[0].shape[1] // 4, self.lanes))
 
     def _pairs(self, tensor):
         return view(tensor.view(torch.int32).view(torch.uint32))
@@ -268,8 +268,8 @@ class FusedUpdate:
     def _value_pass(self, bars, account, values, start, rows):
         split = self.actor_sizes[0]
         x = torch.empty(rows, self.x[0].shape[1], dtype=torch.bfloat16, device=self.device)
-        self._states[self._blocks_of_words(rows), self.threads, self._branches.stream()](
-            self.table, bars, account, self.features, start, self._pairs(x)
+        self._states[self._blocks_of_rows(rows), self.threads, self._branches.stream()](
+            self.table, bars, account, self.features, start, self._quads(x)
         )
         h = self._dense("first", x, slice(split, None))
         for k in range(1, len(self.critic_sizes)):
@@ -314,8 +314,8 @@ class FusedUpdate:
         self._pick[blocks_for(self.rows, self.threads), self.threads, handle](
             *columns, self.seed, turn, part, view(self.source), *map(view, self.batch[place])
         )
-        self._rows[self._blocks_of_words(self.rows), self.threads, handle](
-            self.table, bars, account, view(self.source), self.features, self._pairs(self.x[place])
+        self._rows[self._blocks_of_rows(self.rows), self.threads, handle](
+            self.table, bars, account, view(self.source), self.features, self._quads(self.x[place])
         )
 
     def _stop_on_kl(self, epoch):

@@ -84,6 +84,7 @@ class _Session:
         self.state = RunState(config, run, market)
         self.stop, self.progress = stop, progress
         self.validate = validate if market.validation.stop - market.validation.start >= 2 else None
+        self.validated = f"validation/{config.train.validate_by}"
         self.asked = math.inf  # when the loop first saw that it should stop
         self.undone = False  # the trainer's state is in the middle of an epoch, not to be saved
 
@@ -98,7 +99,7 @@ class _Session:
         trainer = self.trainer
         self.done = trainer.steps, trainer.epochs
         names = [*trainer.FIGURES, *(f"monitor/{name}" for name in MONITORED), *(f"guard/{name}" for name in GUARDED)]
-        names += ["networks/dead_units", "charts/SPS", "validation/sharpe"]
+        names += ["networks/dead_units", "charts/SPS", self.validated]
         board = self.run_dir.tensorboard if self.config.train.tensorboard else None
         with Tracker(self.run_dir.metrics, board, names, segment=self.run_dir.segment, step=trainer.steps) as tracker:
             reason = self._loop(tracker)
@@ -145,7 +146,7 @@ class _Session:
             reason = self._reason_to_stop()
             ends = reason not in (None, "interrupted")
             if self.validate is not None and (to_validate or ends):
-                figures["validation/sharpe"] = self._validate()
+                figures[self.validated] = self._validate()
                 patience = self.config.guard.plateau_patience
                 if reason is None and patience and self.state.stale >= patience:
                     reason = "plateau"
@@ -290,6 +291,6 @@ def _shown(step: int, figures: dict[str, float]) -> dict[str, float]:
     names = {
         "steps_per_second": "charts/SPS", "reward": "rollout/reward_mean", "approx_kl": "losses/approx_kl", "entropy": "losses/entropy",
         "q": "losses/q_mean", "epsilon": "charts/epsilon",
-        "validation_sharpe": "validation/sharpe", "reward_sharpe": "monitor/reward_sharpe",
+        "validation_log_return": "validation/log_return", "validation_sharpe": "validation/sharpe", "reward_sharpe": "monitor/reward_sharpe",
     }  # fmt: skip
     return {"step": step} | {shown: figures[name] for shown, name in names.items() if name in figures}

@@ -8,7 +8,7 @@ import pytest
 
 from numba_rl.config import Config, DataConfig
 from numba_rl.data.bars import read_bars
-from numba_rl.data.features import NAMES, WARMUP, compute_features
+from numba_rl.data.features import FEATURES, NAMES, WARMUP, compute_features
 from numba_rl.data.market import load_market
 
 CASE = Path(__file__).parent / "D-13"
@@ -32,9 +32,14 @@ def flat():
 
 @pytest.fixture(scope="module")
 def normal():
-    """300 bars of base.csv, scaled so that they begin at 42.5."""
-    bars = read_bars(CASE / "base.csv").slice(0, 300)
-    factor = 42.5 / bars.close[0]
+    """base.csv and its first 400 bars once more, beginning at 42.5 and going on where it ended: as many as the longest look-back, and more."""
+    bars = read_bars(CASE / "base.csv")
+    first = begun_at(bars, 42.5)
+    return joined(first, begun_at(bars.slice(0, 400), first.close[-1]))
+
+
+def begun_at(bars, level):
+    factor = level / bars.close[0]
     return replace(bars, **{name: getattr(bars, name) * factor for name in ("open", "high", "low", "close")})
 
 
@@ -61,7 +66,9 @@ def test_features_recover_after_the_flat_part(flat, normal):
     together = compute_features(joined(flat, normal)).values
     assert np.isfinite(together[WARMUP:]).all()
     alone = compute_features(replace(normal, timestamp=joined(flat, normal).timestamp[640:])).values
-    np.testing.assert_allclose(together[640 + WARMUP :], alone[WARMUP:], rtol=1e-5, atol=1e-12)
+    for feature in FEATURES:
+        after, found = together[640 + feature.lookback :, feature.index], alone[feature.lookback :, feature.index]
+        np.testing.assert_allclose(after, found, rtol=1e-5, atol=1e-12, err_msg=feature.name)
     moving = together[640:, NAMES.index("rsi_14")]
     assert (moving[2:] != 50).all()
 

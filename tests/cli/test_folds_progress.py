@@ -96,7 +96,7 @@ def test_how_each_ended_and_what_is_left(clock, capsys):
     shown.begun(Job(4, FOLD, 0))
     shown.ended(Job(4, FOLD, 0), Outcome("interrupted"))
     assert text.getvalue().splitlines()[2:] == [
-        "fold 1, seed 0: 1,000 steps in 0:06, best validation Sharpe per bar +0.0123; 3 of 6 done, about 0:10 left",  # 6 s for 1.5 of 4
+        "fold 1, seed 0: 1,000 steps in 0:06, best validation log return +0.0123; 3 of 6 done, about 0:10 left",  # 6 s for 1.5 of 4
         "fold 2, seed 0: 1,024 steps in 0:12; 4 of 6 done, about 0:12 left",  # 12 s for 2 of 4
     ]
     assert capsys.readouterr().err == "error: fold 11, seed 3: the rewards are not finite\n"  # said once, and an interruption not at all
@@ -108,7 +108,7 @@ def test_the_last_one_leaves_nothing(clock):
     shown.begun(ONE)
     clock[0] = 130.0
     shown.ended(ONE, done(1000, 30.0, -0.5))
-    assert text.getvalue().splitlines()[-1] == "fold 1, seed 0: 1,000 steps in 0:30, best validation Sharpe per bar -0.5000; 1 of 1 done"
+    assert text.getvalue().splitlines()[-1] == "fold 1, seed 0: 1,000 steps in 0:30, best validation log return -0.5000; 1 of 1 done"
 
 
 def test_a_failure_takes_its_part_of_what_is_left(clock):

@@ -77,7 +77,7 @@ def test_a_run_that_finishes(trainer, capsys):
     out = capsys.readouterr().out
     assert "bars: 60 to train, 20 to validate, 20 to test" in out
     assert "note: 2 rows were sorted" in out and "memory: as None takes" in out
-    assert out.endswith("done (finished): 100 steps, 0:00, best validation Sharpe ratio per bar +0.2500\nnext: rltrain evaluate run\n")
+    assert out.endswith("done (finished): 100 steps, 0:00, best validation log return +0.2500\nnext: rltrain evaluate run\n")
 
 
 @pytest.mark.parametrize("stopped", [False, True])

@@ -42,13 +42,13 @@ def test_table_is_complete_and_in_order():
     assert len(FEATURES) == 51 and [f.index for f in FEATURES] == list(range(51))
     assert len(set(NAMES)) == 51 and all(f.formula and f.unit for f in FEATURES)
     assert [NAMES[i] for i in REGIME] == ["return_1", "trend_strength", "volatility_regime"]
-    assert WARMUP == max(f.lookback for f in FEATURES) == 256
+    assert WARMUP == max(f.warmup for f in FEATURES) == 256
 
 
 @pytest.mark.parametrize("volume", [True, False])
 def test_log_mode_matches_reference(make_bars, volume):
-    bars = make_bars(900, seed=1, volume=volume)
-    assert_matches_reference(bars, [256, 257, 271, 319, 383, 511, 512, 513, 640, 777, 898, 899])
+    bars = make_bars(2101, seed=1, volume=volume)
+    assert_matches_reference(bars, [256, 257, 271, 319, 383, 511, 512, 513, 640, 777, 1022, 1023, 1024, 2047, 2048, 2100])
 
 
 def test_arithmetic_mode_matches_reference_through_zero(make_bars):
@@ -58,11 +58,12 @@ def test_arithmetic_mode_matches_reference_through_zero(make_bars):
 
 
 def test_known_values(make_bars):
-    bars = make_bars(close=100.0 * 1.01 ** np.arange(400))
+    bars = make_bars(close=100.0 * 1.01 ** np.arange(1500))
     row = dict(zip(NAMES, compute_features(bars).values[-1].tolist(), strict=True))
     growth = np.log(1.01)
     assert row["return_1"] == pytest.approx(growth) and row["return_64"] == pytest.approx(64 * growth)
-    assert row["ma_distance_4"] == pytest.approx(1.5 * growth) and row["ma_distance_256"] == pytest.approx(127.5 * growth)
+    assert row["ma_distance_8"] == pytest.approx(3.5 * growth) and row["ma_distance_256"] == pytest.approx(127.5 * growth)
+    assert row["ma_distance_1024"] == pytest.approx(511.5 * growth)
     assert row["rsi_14"] == 100 and row["trend_strength"] == pytest.approx(1) and row["volatility_regime"] == pytest.approx(1)
     assert row["autocorrelation_64"] == pytest.approx(1) and row["volatility_16"] == pytest.approx(growth)
     assert row["zscore_64"] == pytest.approx(31.5 / np.sqrt((64**2 - 1) / 12))
@@ -87,12 +88,12 @@ def test_later_bars_change_no_earlier_bit_whatever_they_are(make_bars):
 
 
 def test_look_backs_are_what_the_table_says(make_bars):
-    """Bars before a feature's look-back do not reach it, and its first value comes as soon as the look-back is there."""
-    bars = make_bars(700, seed=5)
-    values, t = compute_features(bars).values, 650
+    """Bars before a feature's look-back do not reach it, and its first value comes as soon as the look-back, or `WARMUP` bars of it, is there."""
+    bars = make_bars(1500, seed=5)
+    values, t = compute_features(bars).values, 1450
     for feature in FEATURES:
         column = values[:, feature.index]
-        assert np.isnan(column[: feature.lookback]).all() and np.isfinite(column[feature.lookback :]).all(), feature.name
+        assert np.isnan(column[: feature.warmup]).all() and np.isfinite(column[feature.warmup :]).all(), feature.name
         alone = compute_features(bars.slice(t - feature.lookback, t + 1)).values[-1, feature.index]
         np.testing.assert_allclose(alone, column[t], rtol=2e-6, atol=1e-14, err_msg=feature.name)
 
@@ -103,17 +104,17 @@ def test_flat_bars_are_neutral_and_forgotten(make_bars):
     tail = make_bars(400, seed=7, level=42.5)
     for volume in (700.0, 0.0, None):
         columns = {
-            name: np.concatenate([getattr(wild, name), np.full(600, 42.5), getattr(tail, name)])
+            name: np.concatenate([getattr(wild, name), np.full(1400, 42.5), getattr(tail, name)])
             for name in ("open", "high", "low", "close")
         }
-        amounts = None if volume is None else np.concatenate([wild.volume, np.full(600, volume), tail.volume])
-        made = make_bars(1300)
+        amounts = None if volume is None else np.concatenate([wild.volume, np.full(1400, volume), tail.volume])
+        made = make_bars(2100)
         bars = replace(made, volume=amounts, **columns)
         values = compute_features(bars).values
         assert np.isfinite(values[WARMUP:]).all()
-        for row in values[300 + WARMUP + 1 : 900]:
+        for row in values[300 + max(f.lookback for f in FEATURES) + 1 : 1700]:
             assert_flat_values(row)
-        assert_matches_reference(bars, [901, 1000, 1150, 1299])
+        assert_matches_reference(bars, [1701, 1800, 1950, 2099])
 
 
 def test_without_volume_volume_features_are_neutral(make_bars):
@@ -131,7 +132,7 @@ def test_huge_jumps_stay_finite_and_leave_no_trace(make_bars):
     bars = replace(make_bars(close=close, step=1e-4), volume=volume)
     values = compute_features(bars).values
     assert np.isfinite(values[WARMUP:]).all()
-    assert_matches_reference(bars, [400, 401, 500, 656, 657, 699, 700, 701, 957, 1499])
+    assert_matches_reference(bars, [400, 401, 500, 656, 657, 699, 700, 701, 957, 1423, 1424, 1499])
 
 
 def test_a_million_bars_at_a_high_price_do_not_drift(make_bars):

@@ -211,7 +211,7 @@ def test_not_available_never_ranks_first():
     ids=["nan", "flat, then nan", "inf", "ruined at once", "flat", "one bar", "no bar"],
 )
 def test_a_policy_without_a_figure_ranks_last(equity):
-    assert rank_value(compute_metrics(backtest(equity))["sharpe_per_bar"]) == rank_of_equity(np.array(equity)) == -math.inf
+    assert rank_value(compute_metrics(backtest(equity))["sharpe_per_bar"]) == rank_of_equity(np.array(equity), "sharpe") == -math.inf
 
 
 def test_every_metric_says_what_it_is():

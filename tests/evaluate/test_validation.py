@@ -53,23 +53,36 @@ def policy_of(market, seed, config=CONFIG, always=None):
 
 def exactly(market, policy, config=CONFIG):
     """The figure on the CPU path."""
-    return rank_value(compute_metrics(play_policy(market, [market.validation], policy, config)[0])["sharpe_per_bar"])
+    return rank_of_equity(play_policy(market, [market.validation], policy, config)[0].equity, config.train.validate_by)
 
 
 def sharpe(market, policy):
     return compute_metrics(play_policy(market, [market.validation], policy, CONFIG)[0])["sharpe_per_bar"]
 
 
-def test_it_is_the_sharpe_ratio_of_the_validation_range(market):
-    validate = validator(market, settings.replace(CONFIG, {"train.device": "cpu"}))
+def grown(market, policy):
+    equity = play_policy(market, [market.validation], policy, CONFIG)[0].equity
+    return math.log(equity[-1] / equity[0])
+
+
+@pytest.mark.parametrize(("by", "figure"), [("log_return", grown), ("sharpe", sharpe)])
+def test_it_is_the_chosen_figure_of_the_validation_range(market, by, figure):
+    validate = validator(market, settings.replace(CONFIG, {"train.device": "cpu", "train.validate_by": by}))
     found = [validate(policy_of(market, seed)) for seed in (1, 2)]
-    assert found == [sharpe(market, policy_of(market, seed)) for seed in (1, 2)] and found[0] != found[1]
+    assert found == pytest.approx([figure(market, policy_of(market, seed)) for seed in (1, 2)], rel=1e-12) and found[0] != found[1]
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
-def test_a_policy_that_stays_flat_is_never_the_best(market, algorithm):
+def test_a_policy_that_stays_flat_is_better_than_one_that_loses(market, algorithm):
     flat, loser = policy_of(market, 1, always=STAY), policy_of(market, 2)
     validate = validator(market, settings.replace(CONFIG, {"algorithm": algorithm}))
+    assert validate(flat) == 0.0 > validate(loser) > -math.inf
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+def test_by_the_sharpe_ratio_a_policy_that_stays_flat_is_never_the_best(market, algorithm):
+    flat, loser = policy_of(market, 1, always=STAY), policy_of(market, 2)
+    validate = validator(market, settings.replace(CONFIG, {"algorithm": algorithm, "train.validate_by": "sharpe"}))
     assert sharpe(market, flat) is None and validate(flat) == -math.inf
     assert sharpe(market, loser) < 0.0 and validate(loser) > -math.inf
 
@@ -93,7 +106,7 @@ def test_equity_alone_gives_the_same_figure(kind, game):
         chosen = [np.full(length + 1, STAY), np.full(length + 1, LONG), random.integers(0, ACTIONS, length + 1)]
         span, actions = Range(100, 100 + length), np.stack(chosen, 1).astype(np.int32)
         for account in play_actions(market, [span] * len(chosen), actions, config, names=["flat", "long", "random"]):
-            figures.append(rank_of_equity(account.equity))
+            figures.append(rank_of_equity(account.equity, "sharpe"))
             ruined += account.terminated
             assert figures[-1] == rank_value(compute_metrics(account)["sharpe_per_bar"]), (length, account.name)
     assert -math.inf in figures and len(set(figures)) > 4
@@ -101,8 +114,11 @@ def test_equity_alone_gives_the_same_figure(kind, game):
 
 
 def test_equity_that_is_no_number_ranks_last():
-    assert rank_of_equity(np.array([1.0, math.nan, 2.0])) == rank_of_equity(np.array([1.0, 2.0])) == -math.inf
-    assert rank_of_equity(np.array([1.0, 1.0, 1.0])) == -math.inf
+    for equity in ([1.0, math.nan, 2.0], [1.0, 2.0], [1.0, 1.0, 1.0]):
+        assert rank_of_equity(np.array(equity), "sharpe") == -math.inf
+    for equity in ([1.0, 2.0, math.nan], [math.nan, 2.0], [1.0, math.inf], [1.0, 0.0], [1.0, -2.0]):
+        assert rank_of_equity(np.array(equity), "log_return") == -math.inf
+    assert rank_of_equity(np.array([1.0, 1.0, 1.0]), "log_return") == 0.0
 
 
 # ---------------------------------------------------------------------------------------------------- wholly by kernels
@@ -140,7 +156,7 @@ def test_kernels_alone_give_the_figure_of_the_cpu_path(market, monkeypatch, way,
         validate = validator(market, config)
         found = [validate(policy) for policy in policies]
     assert found == pytest.approx(wanted, rel=1e-12, abs=1e-12)
-    assert found[0] == -math.inf and (bars == 2 or len(set(found)) == 3)
+    assert found[0] == 0.0 and (bars == 2 or len(set(found)) == 3)
     assert len(laid_out) == 1, "what was laid out is used again"
 
 
@@ -252,7 +268,7 @@ def test_what_is_wrong_with_the_policy_is_not_blamed_on_the_gpu(market, monkeypa
 def test_no_gpu_is_asked_where_it_is_not_wanted_or_cannot_play(market, monkeypatch):
     on_gpu(monkeypatch, None)
     on_cpu = settings.replace(CONFIG, {"train.device": "cpu"})
-    assert validator(market, on_cpu)(policy_of(market, 1)) == sharpe(market, policy_of(market, 1))
+    assert validator(market, on_cpu)(policy_of(market, 1)) == exactly(market, policy_of(market, 1))
     unknown = Policy(torch.nn.Linear(len(market.names) + 3, ACTIONS), CONFIG, market.scaling)
     found = player.Player(market, CONFIG, lambda error: None).rank(unknown, market.validation)
     assert found == exactly(market, unknown)
@@ -285,7 +301,7 @@ def test_a_gpu_s_figure_is_the_cpu_path_s(market, monkeypatch, name, drawn):
         same = np.mean(actions[: len(played), 0] == played.action)
         assert same > (0.97 if name == "fitting actor" else 0.995)  # the kernel's network is fp16; float32 differs at ties alone
         replayed = play_actions(market, [market.validation], actions, config, names=["replayed"])[0]
-        assert figure == pytest.approx(rank_value(compute_metrics(replayed)["sharpe_per_bar"]), rel=1e-9, abs=1e-12)
+        assert figure == pytest.approx(rank_of_equity(replayed.equity, config.train.validate_by), rel=1e-9, abs=1e-12)
         if same == 1.0:
             assert figure == pytest.approx(exactly(market, policy, config), rel=1e-6)
 

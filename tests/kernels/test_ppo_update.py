@@ -129,9 +129,10 @@ def test_adam_clips_each_network_steps_and_skips(poison):
     np.testing.assert_allclose(from_pairs(shadow[None])[0], parameters, rtol=2**-8)
 
 
-def test_minibatches_cover_the_rollout_once():
+@pytest.mark.parametrize(("features", "width"), [(5, 8), (17, 24)], ids=["two rows side by side", "rows wider than a warp"])
+def test_minibatches_cover_the_rollout_once(features, width):
     random = np.random.default_rng(3)
-    features, width, bars, samples, parts = 5, 8, 30, 24, 3
+    bars, samples, parts = 30, 24, 3
     table_values = np.zeros((bars, width), np.float32)
     table_values[:, :features] = random.normal(size=(bars, features))
     table, rounded = to_pairs(table_values)
@@ -141,20 +142,22 @@ def test_minibatches_cover_the_rollout_once():
     floats = [random.normal(size=samples).astype(np.float32) for _ in range(3)]
     turn = np.array([7], np.int64)
     pick, fill, states, moments = minibatch.make_kernels(lanes=4)
+    warps = -(-samples // minibatch.rows_a_warp(width // 4, 4))
+    quads = table.view(np.uint64)
     rows = samples // parts
     seen = []
     statistics = np.zeros((parts, minibatch.MOMENT_BLOCKS, 2), np.float32)
     moments[(parts, minibatch.MOMENT_BLOCKS), 4](floats[1], 11, turn, rows, statistics)
     for part in range(parts):
-        x = np.zeros((rows, width // 2), np.uint32)
+        x = np.zeros((rows, width // 4), np.uint64)
         outputs = [np.zeros(rows, np.int32), *(np.zeros(rows, np.float32) for _ in range(3))]
         source = np.zeros(rows, np.int64)
         pick[2, 4](actions, *floats, 11, turn, part, source, *outputs)
-        fill[rows, 4](table, bar, account, source, features, x)
+        fill[warps, 4](quads, bar, account, source, features, x)
         picked = outputs[0]
         assert picked.tolist() == [permuted(part * rows + w, samples, 11, 7) for w in range(rows)]
         expected = np.concatenate([rounded[bar[picked], :features], to_pairs(np.pad(account[picked], ((0, 0), (0, 1))))[1][:, :3]], 1)
-        np.testing.assert_array_equal(from_pairs(x)[:, : features + 3], expected)
+        np.testing.assert_array_equal(from_pairs(x.view(np.uint32)), np.pad(expected, ((0, 0), (0, width - features - 3))))
         for output, source in zip(outputs[1:], floats, strict=True):
             np.testing.assert_array_equal(output, source[picked])
         advantages = floats[1][picked].astype(np.float64)
@@ -162,6 +165,10 @@ def test_minibatches_cover_the_rollout_once():
         assert (mean, inverse) == pytest.approx((advantages.mean(), 1 / (advantages.std(ddof=1) + 1e-8)), rel=1e-4)
         seen += picked.tolist()
     assert sorted(seen) == list(range(samples))
-    x = np.zeros((samples, width // 2), np.uint32)
-    states[samples, 4](table, bar, account, features, 0, x)
-    np.testing.assert_array_equal(from_pairs(x)[:, :features], rounded[bar, :features])
+    for start in (0, 7):
+        x = np.zeros((samples, width // 4), np.uint64)
+        states[warps, 4](quads, bar, account, features, start, x)
+        found = from_pairs(x.view(np.uint32))
+        np.testing.assert_array_equal(found[: samples - start, :features], rounded[bar[start:], :features])
+        np.testing.assert_allclose(found[: samples - start, features : features + 3], account[start:], rtol=2**-8)
+        assert not found[samples - start :].any()

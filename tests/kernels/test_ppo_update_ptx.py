@@ -12,8 +12,8 @@ norm, step = adam.make_kernels()
 pairs, column, table, parts, quads = array(u32, 2), array(f32), array(f32, 2), array(f32, 3), array(types.uint64, 2)
 KERNELS = {
     "pick": (pick, (array(i32), column, column, column, i64, array(i64), i64, array(i64), array(i32), column, column, column)),
-    "rows": (rows, (pairs, array(i32), table, array(i64), i64, pairs)),
-    "states": (states, (pairs, array(i32), table, i64, i64, pairs)),
+    "rows": (rows, (quads, array(i32), table, array(i64), i64, quads)),
+    "states": (states, (quads, array(i32), table, i64, i64, quads)),
     "moments": (moments, (column, i64, array(i64), i64, parts)),
     "relu_grad": (relu_grad.make_relu_grad(), (quads, quads, table, i64)),
     "ppo_loss": (ppo_loss.make_ppo_loss(45, 32), (table, column, pairs, column, array(i32), column, column, column, parts, i64, column, pairs,

@@ -16,7 +16,7 @@ class _At:
     """Bars up to and including t, as x (log prices, or prices)."""
 
     def __init__(self, bars, t, price_mode):
-        part = slice(max(0, t - 300), t + 1)
+        part = slice(max(0, t - 1023), t + 1)
         prices = [np.asarray(p[part], np.float64) for p in (bars.open, bars.high, bars.low, bars.close)]
         self.typical_price = sum(prices[1:]) / 3
         self.o, self.h, self.l, self.c = [np.log(p) for p in prices] if price_mode == "log" else prices
@@ -123,7 +123,7 @@ def reference(bars, t, price_mode="log"):
     s = _At(bars, t, price_mode)
     out = {"gap": s.o[-1] - s.c[-2], "body": s.c[-1] - s.o[-1], "range": s.h[-1] - s.l[-1]}
     out |= {f"return_{n}": s.ret(n) for n in (1, 2, 4, 8, 16, 32, 64, 128, 256)}
-    out |= {f"ma_distance_{n}": s.distance(n) for n in (4, 8, 16, 32, 64, 128, 256)}
+    out |= {f"ma_distance_{n}": s.distance(n) for n in (8, 16, 32, 64, 128, 256, 1024)}
     out |= {"zscore_64": s.zscore(64), "bollinger_b_20": 0.5 + s.zscore(20) / 4, "rsi_14": s.rsi(14), "rsi_42": s.rsi(42)}
     out |= {"stochastic_k_14": 100 * s.position(14), "williams_r_28": 100 * s.position(28) - 100}
     plus, minus = s.di(-1)

@@ -1,5 +1,6 @@
 """DQN on a GPU: the written-out update against autograd, captured against eager, every variant, resume, runs that repeat bit for bit."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -152,9 +153,13 @@ def test_the_gpu_plays_as_the_cpu_path_does(market):
         trainer = Dqn(config, BatchedCollector(market, config, device=device), market.regime)
         trainer._collect()
         rings.append(trainer.replay.state_dict())
-    same = rings[0]["actions"] == rings[1]["actions"]
-    assert same.mean() > 0.97
-    rows = same & (abs(rings[0]["states"] - rings[1]["states"]).max(1) < 1e-4)
-    assert rows.mean() > 0.9
-    close = abs(rings[0]["rewards"] - rings[1]["rewards"]) < 1e-2
-    assert close[rows].mean() > 0.9
+    # Rows are in order of time, those of all slots together: what a slot plays before its first other action is the same game.
+    same = (rings[0]["actions"] == rings[1]["actions"]).reshape(-1, config.episodes.count)
+    assert same.mean() > 0.95
+    before = np.logical_and.accumulate(same)
+    before[:-2] &= before[2:]  # a return is of three steps
+    rows = before[:-2].ravel()
+    assert rows.mean() > 0.5
+    for name, within in (("states", 1e-4), ("rewards", 1e-2)):
+        one, other = (ring[name][: rows.size][rows] for ring in rings)
+        assert abs(one - other).max() < within, name

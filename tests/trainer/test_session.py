@@ -77,7 +77,7 @@ def test_the_best_policy_by_validation_is_kept(market, small, new_run):
     best = checkpoint.load(run.checkpoints / "best.safetensors")
     assert (best.metadata["best"], best.metadata["epochs"]) == (2.0, 4)
     assert torch.equal(checkpoint.load_policy(best.path)(torch.zeros(1, 54)), seen[1])
-    assert [row["validation/sharpe"] for row in rows(run)] == ["", "0.5", "", "2", "", "-inf"]
+    assert [row["validation/log_return"] for row in rows(run)] == ["", "0.5", "", "2", "", "-inf"]
 
 
 def test_without_a_setting_the_device_says_how_often_is_validated_and_saved(market, small, new_run, monkeypatch):
@@ -87,7 +87,7 @@ def test_without_a_setting_the_device_says_how_often_is_validated_and_saved(mark
     run = new_run(config)
     session.train(config, run, market, validate=lambda policy: -math.inf)
     assert saved == [("latest", 0), ("latest", 4), ("final", 7), ("latest", 7)]
-    assert [row["validation/sharpe"] for row in rows(run)] == ["", "-inf", "", "-inf", "", "-inf", "-inf"]
+    assert [row["validation/log_return"] for row in rows(run)] == ["", "-inf", "", "-inf", "", "-inf", "-inf"]
 
 
 def test_training_ends_on_a_plateau_or_at_a_time(market, small, new_run):
