@@ -32,8 +32,8 @@ from numba_rl.kernels.sampling_warp import draw_by_warp, log_prob_of
 from numba_rl.kernels.settled import settled_for, specialised
 from numba_rl.kernels.slots import BAR, CLOSE, EPISODE, PLAYED, STEP, load_slot, store_slot
 from numba_rl.kernels.step import TERMINATED, first_bar
-from numba_rl.rules.actions import ACTIONS, FLAT, LIMIT, NORMAL, compose, exposure_index
-from numba_rl.rules.diversity import push
+from numba_rl.rules.actions import ACTIONS, EXPOSURES, FLAT, LIMIT, NORMAL, compose, exposure_index
+from numba_rl.rules.diversity import WINDOW, count_of, entropy_term, push, weight_of
 from numba_rl.rules.fills import Outcome, advance, drawdown_of
 from numba_rl.rules.game import Slot, fresh_slot
 from numba_rl.rules.philox import ACTION, uniform
@@ -47,6 +47,7 @@ CASH, POSITION, COSTS, EXPOSURE, PEAK, PRICE, FILLED_AT, POSITION_AFTER = range(
 FEE, SPREAD_COST, FINANCING, EXIT_FEE, EXIT_SPREAD_COST, EXPOSURE_AFTER = range(8, 14)  # for a user's own reward
 INITIAL, SPREAD, RESERVE = range(3)  # of the array of what an episode cannot change
 LOGITS = 64
+COUNTS = WINDOW + 1  # that an exposure can have in the window
 NETWORK_BARRIER, LOGITS_BARRIER = 1, 2
 MINUS_INFINITY = float32(-inf)
 OTHER_REGISTERS = 56  # what a thread of the network needs beside its weights
@@ -193,6 +194,15 @@ def outcome_at(table, ruined, turn, column, held, then, close, close_next, whole
 
 
 @device
+def diversity_of(window, weights):
+    """`diversity_term`, with the logarithms of all counts at hand."""
+    weighted = float32(0.0)
+    for exposure in range(EXPOSURES):
+        weighted += weights[count_of(window, exposure)]
+    return entropy_term(weighted, window.size)
+
+
+@device
 def rectified(value, slope):
     """ReLU, or leaky ReLU where slope is not 0; NaN stays NaN."""
     return value if value > float32(0.0) else value * slope
@@ -211,6 +221,7 @@ def rollout_block(
     fixed = cuda.shared.array(3, float64)
     chosen = cuda.shared.array(2, int32)
     fresh_bar = cuda.shared.array(1, int64)
+    weights = cuda.shared.array(COUNTS, float32)  # `weight_of` of each
 
     rules = settled(settings)
     e = uint32(cuda.blockIdx.x)
@@ -241,6 +252,10 @@ def rollout_block(
         fixed[INITIAL] = opened.initial
         fixed[SPREAD] = opened.spread
         fixed[RESERVE] = opened.reserve
+    index = thread
+    while rules.diversity > 0.0 and index < COUNTS:
+        weights[index] = weight_of(int64(index))
+        index += uint32(cuda.blockDim.x)
     cuda.syncthreads()
     source = uint32(FRESH)
 
@@ -443,8 +458,11 @@ def rollout_block(
             outcome = outcome_at(table, ruined, turn, source, held, then, close, close_next, WHOLE, rules)
             running_window = push(running_window, exposure_index(int64(source)))
             paid = base(outcome, close, close_next, step, rules)
+            diversity = float32(0.0)
+            if rules.diversity > 0.0:
+                diversity = diversity_of(running_window, weights)
             reward, running_barrier, running_shaping = combine(
-                paid, running_barrier, running_window, running_shaping, outcome, close_next, rules
+                paid, running_barrier, diversity, running_shaping, outcome, close_next, rules
             )
             step += 1
             bar += 1

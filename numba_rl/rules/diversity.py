@@ -10,6 +10,8 @@ from typing import NamedTuple
 from numba import njit
 from numpy import float32, int64
 
+from numba_rl.rules.actions import EXPOSURES
+
 WINDOW = 100
 MINIMUM = 20  # actions before the term counts
 _WORD = (1 << 60) - 1
@@ -59,15 +61,32 @@ def push(window, exposure):
 
 
 @njit(error_model="numpy")
+def count_of(window, exposure):
+    """How often an exposure is in the window."""
+    return (window.counts >> (7 * exposure)) & 127
+
+
+@njit(error_model="numpy")
+def weight_of(count):
+    """count x ln(count), float32."""
+    if count == 0:
+        return float32(0.0)
+    return float32(count) * math.log(float32(count))
+
+
+@njit(error_model="numpy")
+def entropy_term(weighted, size):
+    """Normalised entropy - 1 of a window of `size` actions, by the sum of the `weight_of` its counts; float32, 0 until there are 20."""
+    if size < MINIMUM:
+        return float32(0.0)
+    entropy = math.log(float32(size)) - weighted / float32(size)
+    return entropy * float32(_INVERSE_LN5) - float32(1.0)
+
+
+@njit(error_model="numpy")
 def diversity_term(window):
     """Normalised entropy - 1 in [-1, 0], float32; 0 until 20 actions are in the window."""
-    if window.size < MINIMUM:
-        return float32(0.0)
     weighted = float32(0.0)
-    for exposure in range(5):
-        count = float32((window.counts >> (7 * exposure)) & 127)
-        if count > float32(0.0):
-            weighted += count * math.log(count)
-    size = float32(window.size)
-    entropy = math.log(size) - weighted / size
-    return entropy * float32(_INVERSE_LN5) - float32(1.0)
+    for exposure in range(EXPOSURES):
+        weighted += weight_of(count_of(window, exposure))
+    return entropy_term(weighted, window.size)

@@ -3,11 +3,12 @@
 from typing import NamedTuple
 
 from numba import njit
+from numpy import float32
 
 from numba_rl.kernel_cache import rebound
 from numba_rl.rules.actions import exposure_index
 from numba_rl.rules.barrier import Barrier, no_barrier
-from numba_rl.rules.diversity import Window, empty_window, push
+from numba_rl.rules.diversity import Window, diversity_term, empty_window, push
 from numba_rl.rules.fills import advance
 from numba_rl.rules.portfolio import Portfolio, open_portfolio
 from numba_rl.rules.reward import combine, default_base
@@ -27,7 +28,8 @@ class Slot(NamedTuple):
 def settle(slot, portfolio, action, outcome, paid, close_next, rules):
     """What is left of a step once `advance` has moved the account to `portfolio`: (slot, reward). paid: the base reward."""
     window = push(slot.window, exposure_index(action))
-    reward, barrier, shaping = combine(paid, slot.barrier, window, slot.shaping, outcome, close_next, rules)
+    diversity = diversity_term(window) if rules.diversity > 0.0 else float32(0.0)
+    reward, barrier, shaping = combine(paid, slot.barrier, diversity, slot.shaping, outcome, close_next, rules)
     return Slot(portfolio, barrier, window, shaping), reward
 
 

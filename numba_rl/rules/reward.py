@@ -19,7 +19,6 @@ from numba import njit
 from numpy import float32, int32
 
 from numba_rl.rules.barrier import touch
-from numba_rl.rules.diversity import diversity_term
 from numba_rl.rules.shaping import Shaping, differential_sharpe, scaled_by_deviation
 
 RUIN_RATIO = 1e-3  # the floor of equity after / equity before in the log
@@ -73,8 +72,8 @@ def user_base(function):
 
 
 @njit(error_model="numpy")
-def combine(base, barrier, window, shaping, outcome, close_next, rules):
-    """(reward, barrier, shaping) from a base reward and what the step did; `window` already holds the action."""
+def combine(base, barrier, diversity, shaping, outcome, close_next, rules):
+    """(reward, barrier, shaping) from a base reward and what the step did; diversity: that term, only read where it has a weight."""
     barrier, label = touch(barrier, outcome.position_after, outcome.price, close_next, rules)
     total = base
     shaping = Shaping(shaping.first, shaping.second)
@@ -88,7 +87,7 @@ def combine(base, barrier, window, shaping, outcome, close_next, rules):
         else:
             total = total + float32(rules.barrier) * float32(label)
     if rules.diversity > 0.0:
-        total = total + float32(rules.diversity) * diversity_term(window)
+        total = total + float32(rules.diversity) * diversity
     if rules.risk > 0.0:
         total = total - float32(rules.risk) * float32(outcome.drawdown)
     return float32(total), barrier, shaping
