@@ -96,9 +96,9 @@ class PpoConfig(_Section):
     gae_lambda: Share = 0.95  # of generalised advantage estimation
     lr: Positive = 1e-3  # learning rate of Adam
     lr_schedule: Literal["constant", "linear"] = "linear"  # linear: to 0 at the last step
-    weight_decay: NonNegative = 1.0  # share of the weights a step takes away, times the learning rate
+    weight_decay: NonNegative = 3.0  # share of the weights a step takes away, times the learning rate
     epochs: Count = 4  # passes over a launch
-    minibatches: Count = 4  # of a pass
+    minibatches: Count = 8  # of a pass
     clip: Positive = 0.2  # of the probability ratio
     value_coef: NonNegative = 0.005  # weight of the value loss
     entropy_coef: NonNegative = 0.01  # weight of the entropy bonus

@@ -22,6 +22,7 @@ from numba_rl.trainer.precision import tf32
 SIZES = {"cuda": ((128, 500), (4096, 128), (8192, 500), (65_536, 128)), "cpu": ((128, 64),)}
 COLLECT_GOALS = {(128, 500): 0.9e-3, (8192, 500): 10e-3, (65_536, 128): 18e-3}
 ITERATION_GOALS = {(128, 500): 5.5e-3, (4096, 128): 20e-3}
+UPDATE = {"ppo.epochs": 4, "ppo.minibatches": 4}  # that of the goals
 LARGEST_UPDATE = 1_000_000  # samples of an iteration that is timed
 TIMED = 5  # of each size
 CHECKED_SLOTS = 128
@@ -44,7 +45,7 @@ def run(clock: Clock, sizes: Sequence[tuple[int, ...]]) -> Iterator[Row]:
     """For each size (episodes, steps) its collection, and where it is not too large its update and whole iteration."""
     market = games.market()
     for episodes, steps in sizes:
-        config = games.config(episodes, steps)
+        config = games.config(episodes, steps, UPDATE)
         size, samples, shape = f"{episodes:,} x {steps}", episodes * steps, (episodes, steps)
         naive = plain.PlainPpo(market, config.ppo, episodes, steps, clock.device)
         with tf32():

@@ -6,8 +6,8 @@ Shapes (B samples, S the state's width padded to a multiple of 4, rows as in rep
          are not written; actions, rewards, discounts, flags i32 [B] (bits of float32 where that is meant), slots i64 [B], weights f32 [B],
          stamp i64 [1], peak f32 [1]
 Launch: a warp a sample. Warp q draws from the stratum [q, q + 1) / B, so slots come out in ascending order in proportional mode.
-Weights: (1 / (N P))^beta over the largest of the batch. The last block to finish its search divides: it starts while the others
-still wait for their rows, which hides most of the exchange. It also advances the counters, so a captured graph goes on drawing.
+Weights: (1 / (N P))^beta over the largest of the batch. The last block to finish its search divides; it asks for the weights before it
+writes its rows. It also advances the counters, so a captured graph goes on drawing.
 Cost: four dependent reads (tops, nodes, leaves, row) and an exchange between blocks, whatever the capacity.
 """
 
@@ -31,8 +31,8 @@ from numba_rl.kernels.replay_search import slot_search
 from numba_rl.kernels.settled import specialised
 from numba_rl.rules import philox
 
-_AHEAD = 8  # weights that a thread of the last block reads at once, so that their latencies overlap
-begin = find = find_rank = None  # device functions, bound anew for each layout
+_AHEAD = 4  # weights that a thread of the last block holds: one read of each for batches of 4 times a block's threads
+begin = load_tops = find = find_rank = None  # device functions, bound anew for each layout
 _HELD = 4  # row words a lane keeps in registers while the weights are exchanged; wider rows are finished afterwards
 
 
@@ -73,19 +73,27 @@ class BatchViews(NamedTuple):
 @gpu.device
 def scatter_word(value, word, q, count, half, bf16, stacked, actions, rewards, discounts, flags):
     """Writes the 64-bit word number `word` of sample q's row to where it belongs in the batch; bf16: states as pairs of it."""
-    if word < half:
-        stacked[q, word] = pack_word(value) if bf16 else value
-    elif word < 2 * half:
-        stacked[count + q, word - half] = pack_word(value) if bf16 else value
+    sample = uint32(q)
+    if word < 2 * half:
+        second = word >= half  # the next state's, which lie below the states
+        row = uint32(count + q) if second else sample
+        column = uint32(word - half) if second else uint32(word)
+        stacked[row, column] = pack_word(value) if bf16 else value
     else:
         low = int32((value << int64(32)) >> int64(32))
         high = int32(value >> int64(32))
         if word == 2 * half:
-            actions[q] = low
-            rewards[q] = high
+            actions[sample] = low
+            rewards[sample] = high
         else:
-            discounts[q] = low
-            flags[q] = high
+            discounts[sample] = low
+            flags[sample] = high
+
+
+@gpu.device
+def share_of(weight, largest, inverse):
+    """weight / largest, exactly 1 for the largest. inverse: 1 / largest, 0 where all are 0."""
+    return float32(1) if weight == largest and inverse > float32(0) else weight * inverse
 
 
 @lru_cache
@@ -114,6 +122,9 @@ def sample_kernel(layout: Layout, mode: int, warps: int, bf16: bool = False, ear
         active = own < count
         q = min(own, int64(count - 1))  # idle warps of the last block repeat the last sample and write nothing
 
+        held_tops = cuda.local.array(tops_a_lane, float64)
+        if mode == at.PROPORTIONAL:
+            load_tops(tops, int64(0), lane, held_tops)
         inserted = counters[at.INSERTED]
         alpha = float32(settings[at.ALPHA])
         beta_start = float32(settings[at.BETA_START])
@@ -127,7 +138,7 @@ def sample_kernel(layout: Layout, mode: int, warps: int, bf16: bool = False, ear
         priority = float32(1)
         total = float64(0)
         if mode == at.PROPORTIONAL:
-            slot, priority, total = find(leaves, sums, tops, share, lane, scratch)
+            slot, priority, total = find(leaves, sums, held_tops, share, lane, scratch)
         elif mode == at.RANK:
             filled = ranked[0]
             slot, priority, total = find_rank(order, cumulated, filled, alpha, share, lane, scratch)
@@ -138,25 +149,25 @@ def sample_kernel(layout: Layout, mode: int, warps: int, bf16: bool = False, ear
 
         held = cuda.local.array(held_words, int64)
         for k in range(held_words):  # a lane past the end reads the last word again: no branch between the reads
-            held[k] = rows[slot, min(int32(lane + k * lanes), int32(words - 1))]
+            held[k] = rows[uint32(slot), uint32(min(int32(lane + k * lanes), int32(words - 1)))]
         if total > float64(0):
             weight = float32(raw_weight(priority, float32(total), float32(filled), beta))
         if active and lane == int32(0):
-            raw[q] = weight
-            slots[q] = slot
-        if own == int64(0):
-            largest = float32(0)
-            for k in range(tops_a_lane):
-                largest = max(largest, top_peaks[lane * tops_a_lane + k])
-            largest = float32(gpu.warp_max(largest, scratch))
-            if lane == int32(0):
-                peak[0] = largest
-                stamp[0] = inserted
+            raw[uint32(q)] = weight
+            slots[uint32(q)] = slot
 
+        # From here on the last block to arrive decides how long the launch takes: what it need not do is done by then, or while it waits.
         cuda.syncthreads()
         if thread == int32(0):
             cuda.threadfence()
             is_last[0] = int32(1) if cuda.atomic.add(arrivals, 0, int32(1)) == int32(cuda.gridDim.x - 1) else int32(0)
+        cuda.syncthreads()
+        is_mine = is_last[0] != int32(0)
+        mine = cuda.local.array(_AHEAD, float32)
+        if is_mine:
+            cuda.threadfence()
+            for k in range(_AHEAD):  # past the end, the last one again: no branch between the reads
+                mine[k] = raw[uint32(min(thread + k * threads, count - 1))]
         if active:
             for k in range(held_words):
                 at_word = lane + k * lanes
@@ -164,36 +175,44 @@ def sample_kernel(layout: Layout, mode: int, warps: int, bf16: bool = False, ear
                     scatter_word(held[k], at_word, q, count, half, bf16, stacked, actions, rewards, discounts, flags)
             if held_words * lanes < words:
                 for at_word in range(lane + held_words * lanes, words, lanes):
-                    scatter_word(rows[slot, at_word], at_word, q, count, half, bf16, stacked, actions, rewards, discounts, flags)
-        cuda.syncthreads()
-        if is_last[0] == int32(0):
+                    scatter_word(rows[uint32(slot), uint32(at_word)], at_word, q, count, half, bf16, stacked, actions, rewards, discounts, flags)
+        if own == int64(0):
+            largest = float32(0)
+            for k in range(tops_a_lane):
+                largest = max(largest, top_peaks[uint32(lane * tops_a_lane + k)])
+            largest = float32(gpu.warp_max(largest, scratch))
+            if lane == int32(0):
+                peak[0] = largest
+                stamp[0] = inserted
+        if not is_mine:
             return
-        cuda.threadfence()
         largest = float32(0)
-        for start in range(0, count, threads * _AHEAD):
-            for k in range(_AHEAD):
-                largest = max(largest, raw[min(int64(start + thread + k * threads), int64(count - 1))])
-            gpu.warp_sync()  # (also keeps the compiler from unrolling further: small code starts sooner)
+        for k in range(_AHEAD):
+            largest = max(largest, mine[k])
+        for start in range(threads * _AHEAD, count, threads):
+            largest = max(largest, raw[uint32(min(start + thread, count - 1))])
+            gpu.warp_sync()  # (also keeps the compiler from unrolling: less code is sooner there)
         largest = float32(gpu.warp_max(largest, scratch))
         if lane == int32(0):
             warp_largest[warp] = largest
         cuda.syncthreads()
         for k in range(warps):
             largest = max(largest, warp_largest[k])
-        mine = cuda.local.array(_AHEAD, float32)
-        for start in range(0, count, threads * _AHEAD):
-            for k in range(_AHEAD):
-                mine[k] = raw[min(int64(start + thread + k * threads), int64(count - 1))]
-            for k in range(_AHEAD):
-                if start + thread + k * threads < count:
-                    weights[start + thread + k * threads] = mine[k] / largest if largest > float32(0) else float32(0)
+        inverse = float32(1) / largest if largest > float32(0) else float32(0)
+        for k in range(_AHEAD):
+            if thread + k * threads < count:
+                weights[uint32(thread + k * threads)] = share_of(mine[k], largest, inverse)
+        for start in range(threads * _AHEAD, count, threads):
+            if start + thread < count:
+                weights[uint32(start + thread)] = share_of(raw[uint32(start + thread)], largest, inverse)
             gpu.warp_sync()
         if thread == int32(0):
             arrivals[0] = int32(0)
             counters[at.BATCHES] += int64(1)
             counters[at.DRAWN] += int64(count)
 
-    parts = {"begin": begin_function(early), "find": slot_search(layout, True), "find_rank": rank_search(lanes)}
+    load, search = slot_search(layout, True)
+    parts = {"begin": begin_function(early), "load_tops": load, "find": search, "find_rank": rank_search(lanes)}
     return cached(gpu.jit(specialised(sample, parts, astuple(layout), mode, warps, int(bf16), int(early))))
 
 
@@ -215,17 +234,21 @@ def launch_sample(
 def locate_kernel(layout: Layout, warps: int):
     """The kernel that answers which slot lies under each of given masses."""
     lanes = layout.lanes
+    tops_a_lane = layout.padded_tops // lanes
 
     def locate(leaves, sums, tops, masses, count, slots):
         scratch = cuda.shared.array(lanes, float64)
         lane = int32(cuda.threadIdx.x % lanes)
         q = int64(cuda.blockIdx.x) * warps + cuda.threadIdx.x // lanes
         if q < count:
-            slot, _, _ = find(leaves, sums, tops, masses[q], lane, scratch)
+            held_tops = cuda.local.array(tops_a_lane, float64)
+            load_tops(tops, int64(0), lane, held_tops)
+            slot, _, _ = find(leaves, sums, held_tops, masses[q], lane, scratch)
             if lane == int32(0):
                 slots[q] = slot
 
-    return cached(gpu.jit(specialised(locate, {"find": slot_search(layout, False)}, astuple(layout), warps)))
+    load, search = slot_search(layout, False)
+    return cached(gpu.jit(specialised(locate, {"load_tops": load, "find": search}, astuple(layout), warps)))
 
 
 def launch_locate(layout: Layout, ring: RingViews, masses, slots, stream, warps: int):

@@ -4,6 +4,9 @@ A warp holds the children of one node, `per_lane` neighbouring values a lane, sc
 running sum is strictly greater than the mass. A child that is zero is never picked, whatever rounding does to the running
 sums; a mass at or past the total ends in the last child that is not zero. Arithmetic is float64 on purpose (see
 replay_layout). Cost: one read and one scan a level, so three dependent reads from L2 for any capacity.
+
+Places in arrays are uint32 in these kernels: for a signed one Numba also emits the code of negative indices, and a launch that is over in
+microseconds takes as long as one thread needs for its instructions.
 """
 
 from functools import lru_cache
@@ -11,24 +14,27 @@ from functools import lru_cache
 from numba import float64
 
 from numba_rl import gpu
-from numba_rl.gpu import cuda, float32, int32, int64
+from numba_rl.gpu import cuda, float32, int32, int64, uint32
 from numba_rl.kernels.replay_layout import Layout
 
 
 @lru_cache
 def level_search(per_lane: int, lanes: int, by_share: bool):
-    """Device function for one level of `per_lane` x `lanes` values. by_share: the mass is given as a share of the level's sum."""
+    """Device functions (load, search) for one level of `per_lane` x `lanes` values. by_share: the mass is given as a share of its sum."""
     last_lane = lanes - 1
 
     @gpu.device
-    def search(values, base, mass, lane, scratch):
-        """The child of values[base:] that holds `mass`: (child, mass left inside it, its value, sum of all); child -1 if all are zero."""
-        own = cuda.local.array(per_lane, float64)
+    def load(values, base, lane, own):
+        """This lane's values of values[base:], to own float64 [per_lane] (local)."""
+        for k in range(per_lane):
+            own[k] = float64(values[uint32(base + lane * per_lane + k)])
+
+    @gpu.device
+    def search(own, mass, lane, scratch):
+        """The child that holds `mass`: (child, mass left inside it, its value, sum of all); child -1 if all are zero."""
         total = float64(0)
         for k in range(per_lane):
-            value = float64(values[base + lane * per_lane + k])
-            own[k] = value
-            total += value
+            total += own[k]
         filled = total > float64(0)
         running = float64(gpu.warp_scan(total, scratch))
         if by_share:
@@ -58,27 +64,36 @@ def level_search(per_lane: int, lanes: int, by_share: bool):
         inside = float64(gpu.warp_broadcast(inside, source, scratch))
         return child, inside, value, total
 
-    return search
+    return load, search
 
 
 @lru_cache
 def slot_search(layout: Layout, by_share: bool):
-    """Device function that finds the slot under a mass, or under a share of the total in [0, 1]."""
+    """Device functions (load, find) that find the slot under a mass, or under a share of the total in [0, 1].
+
+    load(tops, 0, lane, held) reads the top level into held float64 [padded tops / lanes] (local). Callers do so first of all, so that
+    this read is under way while they work out the mass.
+    """
     lanes, node_fan, leaf_fan = layout.lanes, layout.node_fan, layout.leaf_fan
-    search_tops = level_search(layout.padded_tops // lanes, lanes, by_share)
-    search_nodes = level_search(node_fan // lanes, lanes, False)
-    search_leaves = level_search(leaf_fan // lanes, lanes, False)
+    nodes_a_lane, leaves_a_lane = node_fan // lanes, leaf_fan // lanes
+    load_tops, search_tops = level_search(layout.padded_tops // lanes, lanes, by_share)
+    load_nodes, search_nodes = level_search(nodes_a_lane, lanes, False)
+    load_leaves, search_leaves = level_search(leaves_a_lane, lanes, False)
 
     @gpu.device
-    def find(leaves, sums, tops, mass, lane, scratch):
+    def find(leaves, sums, held, mass, lane, scratch):
         """(slot, its priority, total); slot -1 if every priority is zero. The total is meant only where the mass is a share."""
-        top, mass, _, total = search_tops(tops, int64(0), mass, lane, scratch)
+        top, mass, _, total = search_tops(held, mass, lane, scratch)
         if top < int32(0):
             return int64(-1), float32(0), float64(0)
+        nodes = cuda.local.array(nodes_a_lane, float64)
         first = int64(top) * node_fan
-        node, mass, _, _ = search_nodes(sums, first, mass, lane, scratch)
+        load_nodes(sums, first, lane, nodes)
+        node, mass, _, _ = search_nodes(nodes, mass, lane, scratch)
+        few = cuda.local.array(leaves_a_lane, float64)
         first = (first + node) * leaf_fan
-        leaf, mass, priority, _ = search_leaves(leaves, first, mass, lane, scratch)
+        load_leaves(leaves, first, lane, few)
+        leaf, mass, priority, _ = search_leaves(few, mass, lane, scratch)
         return first + leaf, float32(priority), total
 
-    return find
+    return load_tops, find

@@ -9,7 +9,7 @@ from functools import lru_cache
 from numba import float64
 
 from numba_rl import gpu
-from numba_rl.gpu import cuda, float32, int32, int64
+from numba_rl.gpu import cuda, float32, int32, int64, uint32
 from numba_rl.kernels.replay_layout import Layout
 
 
@@ -24,32 +24,33 @@ def resum_top(layout: Layout, warps: int):
     def resum(top, listed, count, node_sums, node_peaks, leaves, sums, peaks, tops, top_peaks, warp, lane, scratch):
         """node_sums, node_peaks: the top's nodes in shared memory; listed[:count]: which of them to recompute. Barriers inside."""
         for i in range(warp, count, warps):
-            node = listed[i]
+            node = listed[uint32(i)]
             base = int64(top) * int64(leaf_fan * node_fan) + int64(node) * int64(leaf_fan) + int64(lane * leaves_a_lane)
             total = float64(0)
             peak = float32(0)
             for k in range(leaves_a_lane):
-                value = leaves[base + k]
+                value = leaves[uint32(base + k)]
                 total += float64(value)
                 peak = max(peak, value)
             total = float64(gpu.warp_sum(total, scratch))
             peak = float32(gpu.warp_max(peak, scratch))
             if lane == int32(0):
-                node_sums[node] = total
-                node_peaks[node] = peak
-                sums[int64(top) * node_fan + node] = total
-                peaks[int64(top) * node_fan + node] = peak
+                place = uint32(int64(top) * node_fan + node)
+                node_sums[uint32(node)] = total
+                node_peaks[uint32(node)] = peak
+                sums[place] = total
+                peaks[place] = peak
         cuda.syncthreads()
         if warp == int32(0):
             total = float64(0)
             peak = float32(0)
             for k in range(nodes_a_lane):
-                total += node_sums[lane * nodes_a_lane + k]
-                peak = max(peak, node_peaks[lane * nodes_a_lane + k])
+                total += node_sums[uint32(lane * nodes_a_lane + k)]
+                peak = max(peak, node_peaks[uint32(lane * nodes_a_lane + k)])
             total = float64(gpu.warp_sum(total, scratch))
             peak = float32(gpu.warp_max(peak, scratch))
             if lane == int32(0):
-                tops[top] = total
-                top_peaks[top] = peak
+                tops[uint32(top)] = total
+                top_peaks[uint32(top)] = peak
 
     return resum

@@ -1,7 +1,7 @@
 """Writes new priorities of a batch and recomputes the sums above them: one launch.
 
 Shapes: slots i64 [B], in any order and with duplicates; errors f32 [B]; stamp i64 [1], the insert counter when the batch was
-drawn; peak f32 [1], the largest priority stored then; skip f32 [1]: not 0, nothing is done; the tree as in replay_layout.
+drawn; peak f32 [1], the largest priority stored then; skip f32 [1]: not 0, nothing is changed; the tree as in replay_layout.
 Launch: a block a top. Every block reads the whole batch and keeps what lies under its top, so one block owns each slot and
 each sum, and block barriers are the only order that is needed: clear the slots, take the largest of the duplicates by an
 integer maximum (which no order of arrival can change), recompute the touched nodes from their leaves, then the top.
@@ -18,10 +18,10 @@ import numpy as np
 from numba import float64
 
 from numba_rl import gpu
-from numba_rl.gpu import cuda, float32, int32, int64
+from numba_rl.gpu import cuda, float32, int32, int64, uint32
 from numba_rl.kernel_cache import cached
 from numba_rl.kernels import replay_layout as at
-from numba_rl.kernels.early import begin_function, start_early
+from numba_rl.kernels.early import begin_function
 from numba_rl.kernels.replay_layout import Layout
 from numba_rl.kernels.replay_rules import priority_of, rewritten
 from numba_rl.kernels.replay_sample import RingViews
@@ -29,13 +29,13 @@ from numba_rl.kernels.replay_sums import resum_top
 from numba_rl.kernels.settled import specialised
 
 begin = under = resum = None  # device functions, bound anew for each layout
-_AHEAD = 8  # samples that a thread reads at once, so that their latencies overlap
+_AHEAD = 4  # samples that a thread reads at once, so that their latencies overlap
 _LISTED = 2048  # samples of one top that are listed; if more of a batch fall under one top, its block goes through all again
 
 
 @lru_cache
 def update_kernel(layout: Layout, warps: int, early: bool = False):
-    """The kernel for one layout; `warps` warps a block. early: see kernels.early."""
+    """The kernel for one layout; `warps` warps a block. early: the draw that follows may be set up meanwhile (kernels.early)."""
     lanes, leaf_fan, node_fan, top_leaves = layout.lanes, layout.leaf_fan, layout.node_fan, layout.top_leaves
     threads = warps * lanes
     capacity, all_leaves, last_top = layout.capacity, layout.leaves, layout.tops - 1
@@ -51,14 +51,13 @@ def update_kernel(layout: Layout, warps: int, early: bool = False):
 
     def update(slots, errors, count, stamp, peak, skip, leaves, bits, sums, peaks, tops, top_peaks, counters, settings):
         begin()
-        if skip[0] != float32(0):  # the same for all threads
-            return
         scratch = cuda.shared.array(lanes, float64)
         node_sums = cuda.shared.array(node_fan, float64)
         node_peaks = cuda.shared.array(node_fan, float32)
         touched = cuda.shared.array(node_fan, int32)
         listed = cuda.shared.array(node_fan, int32)
-        samples = cuda.shared.array(_LISTED, int32)
+        place_of = cuda.shared.array(_LISTED, int32)  # of the samples under this top
+        error_of = cuda.shared.array(_LISTED, float32)
         counts = cuda.shared.array(2, int32)  # samples under this top, nodes to recompute
         thread = int32(cuda.threadIdx.x)
         lane = int32(thread % lanes)
@@ -66,15 +65,17 @@ def update_kernel(layout: Layout, warps: int, early: bool = False):
         top = int64(cuda.blockIdx.x)
         first_leaf = top * int64(top_leaves)
         places = int64(top_leaves + 1) if top == int64(last_top) else int64(top_leaves)
-        last = int64(count) - int64(1)
 
-        # The first stretch of the batch is read before the sums, so that both are under way together.
+        # All that is read without knowing anything is asked for at once: a second wait would cost as much as all that is computed.
         some_slots = cuda.local.array(_AHEAD, int64)
+        some_errors = cuda.local.array(_AHEAD, float32)
         for j in range(_AHEAD):
-            some_slots[j] = slots[min(int64(thread + j * threads), last)]
+            k = uint32(min(thread + j * threads, count - 1))
+            some_slots[j] = slots[k]
+            some_errors[j] = errors[k]
+        last = int64(count) - int64(1) if skip[0] == float32(0) else int64(-1)
         then = stamp[0]
         now = counters[at.INSERTED]
-        size = min(now, int64(capacity))
         largest = peak[0]
         alpha = float32(settings[at.ALPHA])
         eps = float32(settings[at.EPS])
@@ -82,9 +83,9 @@ def update_kernel(layout: Layout, warps: int, early: bool = False):
         for j in range(node_rounds):
             k = thread + j * threads
             if k < node_fan:
-                node_sums[k] = sums[top * node_fan + k]
-                node_peaks[k] = peaks[top * node_fan + k]
-                touched[k] = int32(0)
+                node_sums[uint32(k)] = sums[uint32(top * node_fan + k)]
+                node_peaks[uint32(k)] = peaks[uint32(top * node_fan + k)]
+                touched[uint32(k)] = int32(0)
         if thread == int32(0):
             counts[0] = int32(0)
             counts[1] = int32(0)
@@ -94,49 +95,51 @@ def update_kernel(layout: Layout, warps: int, early: bool = False):
         for start in range(0, count, threads * _AHEAD):
             if start > 0:
                 for j in range(_AHEAD):
-                    some_slots[j] = slots[min(int64(start + thread + j * threads), last)]
+                    k = uint32(min(start + thread + j * threads, count - 1))
+                    some_slots[j] = slots[k]
+                    some_errors[j] = errors[k]
             for j in range(_AHEAD):
-                k = int64(start + thread + j * threads)
                 place = under(some_slots[j], first_leaf)
-                if k <= last and place >= int64(0) and place < places:
+                if start + thread + j * threads <= last and place >= int64(0) and place < places:
                     entry = cuda.atomic.add(counts, 0, int32(1))
                     if entry < int32(_LISTED):
-                        samples[entry] = int32(k)
+                        place_of[uint32(entry)] = int32(place)
+                        error_of[uint32(entry)] = some_errors[j]
             gpu.warp_sync()  # (in this and the next loops: keeps the compiler from unrolling; small code starts sooner)
         cuda.syncthreads()
         if counts[0] == int32(0):
             return
         crowded = counts[0] > int32(_LISTED)
         entries = int64(count) if crowded else int64(counts[0])
+        size = min(now, int64(capacity))
 
         # Reject what must be, clear the other slots and note their nodes.
         for start in range(0, entries, threads):
-            entry = min(int64(start + thread), entries - int64(1))
-            k = entry if crowded else int64(samples[min(entry, int64(_LISTED - 1))])
-            place = under(slots[k], first_leaf)
+            entry = uint32(min(int64(start + thread), entries - int64(1)))
+            place = under(slots[entry], first_leaf) if crowded else int64(place_of[entry])
+            error = errors[entry] if crowded else error_of[entry]
             slot = first_leaf + place
             if start + thread < entries and place >= int64(0) and place < places:
                 if slot >= size:
                     cuda.atomic.add(counters, at.OUTSIDE, int64(1))
                 elif rewritten(slot, then, now, int64(capacity)):
                     cuda.atomic.add(counters, at.STALE, int64(1))
-                elif math.isnan(errors[k]):
+                elif math.isnan(error):
                     cuda.atomic.add(counters, at.NAN, int64(1))
                     counters[at.LAST_BAD] = counters[at.BATCHES]
                 else:
-                    bits[slot] = int32(0)
+                    bits[uint32(slot)] = int32(0)
                     node = int32(place) // int32(leaf_fan)
-                    if cuda.atomic.exch(touched, node, int32(1)) == int32(0):
-                        listed[cuda.atomic.add(counts, 1, int32(1))] = int32(node)
+                    if cuda.atomic.exch(touched, uint32(node), int32(1)) == int32(0):
+                        listed[uint32(cuda.atomic.add(counts, 1, int32(1)))] = int32(node)
             gpu.warp_sync()
         cuda.syncthreads()
 
         # The largest of the duplicates: as integers, positive floats keep their order.
         for start in range(0, entries, threads):
-            entry = min(int64(start + thread), entries - int64(1))
-            k = entry if crowded else int64(samples[min(entry, int64(_LISTED - 1))])
-            place = under(slots[k], first_leaf)
-            error = float32(errors[k])
+            entry = uint32(min(int64(start + thread), entries - int64(1)))
+            place = under(slots[entry], first_leaf) if crowded else int64(place_of[entry])
+            error = float32(errors[entry] if crowded else error_of[entry])
             slot = first_leaf + place
             stored = start + thread < entries and place >= int64(0) and place < int64(top_leaves) and slot < size
             if stored and not math.isnan(error) and not rewritten(slot, then, now, int64(capacity)):
@@ -145,7 +148,7 @@ def update_kernel(layout: Layout, warps: int, early: bool = False):
                     priority = largest
                     cuda.atomic.add(counters, at.INFINITE, int64(1))
                     counters[at.LAST_BAD] = counters[at.BATCHES]
-                cuda.atomic.max(bits, slot, float32(priority).view(np.int32))
+                cuda.atomic.max(bits, uint32(slot), float32(priority).view(np.int32))
             gpu.warp_sync()
         cuda.syncthreads()
         resum(top, listed, counts[1], node_sums, node_peaks, leaves, sums, peaks, tops, top_peaks, warp, lane, scratch)
@@ -157,8 +160,6 @@ def update_kernel(layout: Layout, warps: int, early: bool = False):
 def launch_update(layout: Layout, ring: RingViews, slots, errors, stamp, peak, skip, stream, warps: int, early: bool = False):
     """Applies td errors f32 [B] to slots i64 [B] unless skip f32 [1] is set; `stamp` and `peak` belong to the batch. Asynchronous on `stream`."""
     kernel = update_kernel(layout, warps, early)
-    if early:
-        start_early(stream)
     kernel[layout.tops, warps * layout.lanes, stream](
         slots, errors, slots.shape[0], stamp, peak, skip,
         ring.leaves, ring.bits, ring.sums, ring.peaks, ring.tops, ring.top_peaks, ring.counters, ring.settings,

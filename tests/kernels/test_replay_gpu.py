@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from cuda.bindings import driver
 from reference import replay as reference
 from replay.helpers import check_rows, check_sums, insert, items, make, with_priorities
 from scipy import stats
@@ -189,6 +190,25 @@ def test_a_captured_graph_goes_on_drawing_as_eager_calls_do(dtype):
     one, other = eager.batch(256, dtype), graphed.batch(256, dtype)
     assert torch.equal(one.weights, other.weights) and torch.equal(one.stacked, other.stacked)
     check_sums(graphed)
+
+
+@pytest.mark.skipif(torch.cuda.is_available() and torch.cuda.get_device_capability() < (9, 0), reason="needs compute capability 9.0")
+def test_a_draw_is_set_up_while_the_update_before_it_ends():
+    replay = filled(1000)
+    replay.prepare(64)
+    errors = torch.ones(64, device="cuda")
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    with torch.cuda.graph(graph):
+        for _ in range(3):
+            replay.update(replay.sample(64), errors)
+    raw = graph.raw_cuda_graph()
+    count = driver.cuGraphGetEdges(raw)[-1]
+    edges = driver.cuGraphGetEdges(raw, count)[3]
+    assert [edge.type for edge in edges].count(int(driver.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC)) == 2
+    graph.instantiate()
+    graph.replay()
+    torch.cuda.synchronize()
+    check_sums(replay)
 
 
 def test_beta_can_be_changed_under_a_graph():

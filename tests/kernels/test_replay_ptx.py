@@ -21,6 +21,11 @@ SOURCE = """
         "sample_rank": (replay_sample.sample_kernel(layout, 1, 8), sample),
         "sample_uniform": (replay_sample.sample_kernel(layout, 2, 8), sample),
         "sample_bf16": (replay_sample.sample_kernel(layout, 0, 8, True), sample_bf16),
+        "sample_early": (replay_sample.sample_kernel(layout, 0, 8, early=True), sample),
+        "update_early": (
+            replay_update.update_kernel(layout, 16, True),
+            (array(i64), array(f32), i64, array(i64), array(f32), array(f32), array(f32), array(i32), *sums[1:], array(i64), array(f64)),
+        ),
         "locate": (replay_sample.locate_kernel(layout, 8), (array(f32), array(f64), array(f64), array(f64), i64, array(i64))),
         "update": (
             replay_update.update_kernel(layout, 16),
@@ -43,6 +48,8 @@ MEANT = {
     "sample_rank": SUMS,
     "sample_uniform": SUMS,
     "sample_bf16": SUMS,
+    "sample_early": SUMS,
+    "update_early": SUMS,
     "locate": SUMS,
     "update": SUMS,
     "range": SUMS,
@@ -51,13 +58,25 @@ MEANT = {
 }
 
 
+EARLY = ("sample_early", "update_early")
+
+
 @pytest.fixture(scope="module")
 def ptx():
     return compile_ptx(SOURCE)
 
 
 def test_the_same_code_is_good_for_the_oldest_architecture(ptx):
-    check_assembles({name: text for name, text in ptx.items() if name != "sample_bf16"}, (7, 5))
+    check_assembles({name: text for name, text in ptx.items() if name not in ("sample_bf16", *EARLY)}, (7, 5))
+
+
+def test_a_kernel_that_may_be_set_up_early_waits_before_it_touches_memory(ptx):
+    for name, text in ptx.items():
+        assert ("griddepcontrol" in text) == (name in EARLY), name
+    for name in EARLY:
+        waits = ptx[name].index("griddepcontrol.wait;")
+        assert waits < ptx[name].index("griddepcontrol.launch_dependents;"), name
+        assert not re.search(r"(?:ld|st|atom|red)\.(?:global|shared)", ptx[name][:waits]), name
 
 
 def test_every_kernel_compiles_without_local_memory(ptx):
