@@ -199,7 +199,7 @@ def test_the_same_key_twice_on_the_command_line_is_refused():
         (["reward.function=a.py:f", "reward.shaping=dsr"], "both replace the base reward"),
         (["replay.beta_end=0.1"], "replay.beta_end (0.1) must not be below replay.beta_start"),
         (["dqn.epsilon_start=0.01", "dqn.epsilon_end=0.05"], "dqn.epsilon_end (0.05) must not be above dqn.epsilon_start (0.01)"),
-        (["episodes.count=1", "episodes.launch=2"], "ppo.minibatches (4) exceeds the 2 steps of a launch"),
+        (["episodes.count=1", "episodes.launch=2"], "ppo.minibatches (8) exceeds the 2 steps of a launch"),
     ],
 )
 def test_contradictions_between_settings(sets, says):
