@@ -31,7 +31,7 @@ from numba_rl.kernels.replay_search import slot_search
 from numba_rl.kernels.settled import specialised
 from numba_rl.rules import philox
 
-_AHEAD = 4  # weights that a thread of the last block holds: one read of each for batches of 4 times a block's threads
+_FEW, _MANY = 4, 16  # weights that a thread of the last block holds, for batches of at most _FEW times a block's threads and for larger ones
 begin = load_tops = find = find_rank = None  # device functions, bound anew for each layout
 _HELD = 4  # row words a lane keeps in registers while the weights are exchanged; wider rows are finished afterwards
 
@@ -97,9 +97,9 @@ def share_of(weight, largest, inverse):
 
 
 @lru_cache
-def sample_kernel(layout: Layout, mode: int, warps: int, bf16: bool = False, early: bool = False):
+def sample_kernel(layout: Layout, mode: int, warps: int, bf16: bool = False, early: bool = False, ahead: int = _FEW):
     """The kernel for one layout; `warps` samples a block. bf16: states are written rounded to it (compute capability 8.0 or newer).
-    early: see kernels.early."""
+    early: see kernels.early. ahead: weights that a thread of the last block has on their way together."""
     lanes = layout.lanes
     threads, capacity = warps * lanes, layout.capacity
     half = layout.padded // 2
@@ -163,10 +163,10 @@ def sample_kernel(layout: Layout, mode: int, warps: int, bf16: bool = False, ear
             is_last[0] = int32(1) if cuda.atomic.add(arrivals, 0, int32(1)) == int32(cuda.gridDim.x - 1) else int32(0)
         cuda.syncthreads()
         is_mine = is_last[0] != int32(0)
-        mine = cuda.local.array(_AHEAD, float32)
+        mine = cuda.local.array(ahead, float32)
         if is_mine:
             cuda.threadfence()
-            for k in range(_AHEAD):  # past the end, the last one again: no branch between the reads
+            for k in range(ahead):  # past the end, the last one again: no branch between the reads
                 mine[k] = raw[uint32(min(thread + k * threads, count - 1))]
         if active:
             for k in range(held_words):
@@ -187,9 +187,9 @@ def sample_kernel(layout: Layout, mode: int, warps: int, bf16: bool = False, ear
         if not is_mine:
             return
         largest = float32(0)
-        for k in range(_AHEAD):
+        for k in range(ahead):
             largest = max(largest, mine[k])
-        for start in range(threads * _AHEAD, count, threads):
+        for start in range(threads * ahead, count, threads):
             largest = max(largest, raw[uint32(min(start + thread, count - 1))])
             gpu.warp_sync()  # (also keeps the compiler from unrolling: less code is sooner there)
         largest = float32(gpu.warp_max(largest, scratch))
@@ -199,10 +199,10 @@ def sample_kernel(layout: Layout, mode: int, warps: int, bf16: bool = False, ear
         for k in range(warps):
             largest = max(largest, warp_largest[k])
         inverse = float32(1) / largest if largest > float32(0) else float32(0)
-        for k in range(_AHEAD):
+        for k in range(ahead):
             if thread + k * threads < count:
                 weights[uint32(thread + k * threads)] = share_of(mine[k], largest, inverse)
-        for start in range(threads * _AHEAD, count, threads):
+        for start in range(threads * ahead, count, threads):
             if start + thread < count:
                 weights[uint32(start + thread)] = share_of(raw[uint32(start + thread)], largest, inverse)
             gpu.warp_sync()
@@ -213,7 +213,7 @@ def sample_kernel(layout: Layout, mode: int, warps: int, bf16: bool = False, ear
 
     load, search = slot_search(layout, True)
     parts = {"begin": begin_function(early), "load_tops": load, "find": search, "find_rank": rank_search(lanes)}
-    return cached(gpu.jit(specialised(sample, parts, astuple(layout), mode, warps, int(bf16), int(early))))
+    return cached(gpu.jit(specialised(sample, parts, astuple(layout), mode, warps, int(bf16), int(early), ahead)))
 
 
 def launch_sample(
@@ -221,7 +221,7 @@ def launch_sample(
 ):  # fmt: skip
     """Draws a batch of len(batch.slots) samples into its buffers. See the module for shapes; asynchronous on `stream`."""
     count = batch.slots.shape[0]
-    kernel = sample_kernel(layout, mode, warps, bf16, early)
+    kernel = sample_kernel(layout, mode, warps, bf16, early, _FEW if count <= _FEW * warps * layout.lanes else _MANY)
     if early:
         start_early(stream)
     kernel[gpu.blocks_for(count, warps), warps * layout.lanes, stream](

@@ -32,9 +32,11 @@ def level_search(per_lane: int, lanes: int, by_share: bool):
     @gpu.device
     def search(own, mass, lane, scratch):
         """The child that holds `mass`: (child, mass left inside it, its value, sum of all); child -1 if all are zero."""
+        up_to = cuda.local.array(per_lane, float64)  # sums of this lane's first values
         total = float64(0)
         for k in range(per_lane):
             total += own[k]
+            up_to[k] = total
         filled = total > float64(0)
         running = float64(gpu.warp_scan(total, scratch))
         if by_share:
@@ -45,20 +47,18 @@ def level_search(per_lane: int, lanes: int, by_share: bool):
             holder = int32(gpu.warp_max(int32(lane) if filled else int32(-1), scratch))
         source = max(holder, int32(0))
         before = float64(gpu.warp_broadcast(running, max(int32(source - 1), int32(0)), scratch))
-        left = mass
-        if source > int32(0):
-            left = max(mass - before, float64(0))  # lanes of zeros may have rounded the running sum up to beyond the mass
+        # Not below 0: lanes of zeros may have rounded the running sum up to beyond the mass, and a mass may be negative.
+        left = max(mass - before if source > int32(0) else mass, float64(0))
+        # The first value whose sum exceeds what is left, or the last that is not zero. No comparison waits for another one.
         child = int32(-1)
         value = float64(0)
         inside = float64(0)
-        found = False
         for k in range(per_lane):
-            take = own[k] > float64(0) and not found
+            below = up_to[k - 1] if k > 0 else float64(0)
+            take = own[k] > float64(0) and (k == 0 or left >= below)
             child = int32(lane * per_lane + k) if take else child
             value = own[k] if take else value
-            inside = left if take else inside
-            left = left - own[k] if take else left
-            found = found or (take and left < float64(0))
+            inside = left - below if take else inside
         child = int32(gpu.warp_broadcast(child, source, scratch))
         value = float64(gpu.warp_broadcast(value, source, scratch))
         inside = float64(gpu.warp_broadcast(inside, source, scratch))

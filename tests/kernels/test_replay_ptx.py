@@ -21,6 +21,7 @@ SOURCE = """
         "sample_rank": (replay_sample.sample_kernel(layout, 1, 8), sample),
         "sample_uniform": (replay_sample.sample_kernel(layout, 2, 8), sample),
         "sample_bf16": (replay_sample.sample_kernel(layout, 0, 8, True), sample_bf16),
+        "sample_many": (replay_sample.sample_kernel(layout, 0, 8, ahead=16), sample),
         "sample_early": (replay_sample.sample_kernel(layout, 0, 8, early=True), sample),
         "update_early": (
             replay_update.update_kernel(layout, 16, True),
@@ -49,6 +50,7 @@ MEANT = {
     "sample_uniform": SUMS,
     "sample_bf16": SUMS,
     "sample_early": SUMS,
+    "sample_many": SUMS,
     "update_early": SUMS,
     "locate": SUMS,
     "update": SUMS,
