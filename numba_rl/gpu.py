@@ -1,4 +1,4 @@
-"""The one place that imports `numba.cuda`: kernels, array views, streams and the warp and block primitives.
+"""The one place that imports `numba.cuda` (simulator.py aside): kernels, array views, streams and the warp and block primitives.
 
 Kernels are compiled on a GPU and run in Numba's CUDA simulator when `NUMBA_ENABLE_CUDASIM=1` was set before the first
 import. The simulator has no shuffles, ballots or inline PTX, so the primitives below exist twice, under one name; a
@@ -19,6 +19,11 @@ SIMULATED = bool(numba_config.ENABLE_CUDASIM)
 FULL_MASK = 0xFFFFFFFF
 
 if SIMULATED:
+    from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+
+    from numba_rl import simulator
+
+    simulator.install()
     intrinsic = None  # there is no compiler to give instructions to
 else:
     from numba.cuda.core import config as cuda_config
@@ -26,27 +31,6 @@ else:
 
     # Small grids are meant: a block per episode, one block for a scan.
     cuda_config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
-
-if SIMULATED:
-    import sys
-    import threading
-
-    from numba.cuda.simulator import kernelapi
-    from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
-
-    _allocating = threading.Lock()
-
-    def _shared_array(self, shape, dtype, alignment=None):
-        """One array a block and place in the source. The simulator's own takes no lock, so threads may each get another one."""
-        frame = sys._getframe(1)
-        place = (frame.f_code, frame.f_lasti)
-        dtype = kernelapi.numpy_support.as_dtype(dtype) if isinstance(dtype, kernelapi.types.Type) else dtype
-        with _allocating:
-            if place not in self._allocations:
-                self._allocations[place] = np.empty(shape, dtype)
-            return self._allocations[place]
-
-    kernelapi.FakeCUDAShared.array = _shared_array
 
 _SIMULATOR_LACKS = ("lineinfo", "launch_bounds", "max_registers", "lto", "cache")
 

@@ -42,15 +42,6 @@ def compiled_once(request):
             part()
 
 
-@pytest.fixture(scope="session", autouse=True)
-def waiting_simulator():
-    """Simulated threads wait at a barrier instead of being polled."""
-    if not GPU:
-        import simulator
-
-        simulator.install()
-
-
 @pytest.fixture
 def rltrain():
     """Runs the command line in a process of its own: `rltrain("train", "ppo", ...)` gives returncode, stdout and stderr.

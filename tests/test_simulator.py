@@ -1,4 +1,4 @@
-"""What tests/simulator.py exchanges in Numba's simulator still keeps its threads in step, ends with them and hides no failure."""
+"""What numba_rl/simulator.py exchanges in Numba's simulator still keeps its threads in step, ends with them and hides no failure."""
 
 import numpy as np
 import pytest

@@ -2,15 +2,18 @@
 
 Its own blocks ask every thread over and over whether all have come to the barrier, and every call of a device function looks through the
 names of a whole module, under a lock. Here the last thread to come lets the others go, and a module's `cuda` is exchanged once a launch.
+Shared arrays are made under a lock, without which threads may each get another one.
 """
 
+import sys
 import threading
 from contextlib import contextmanager
 
 import numpy as np
 from numba import cuda
-from numba.cuda.simulator import kernel
+from numba.cuda.simulator import kernel, kernelapi
 
+_allocating = threading.Lock()
 _call, _push, _exchanging = kernel.FakeCUDAKernel.__call__, kernel._push_kernel_context, threading.Lock()
 
 
@@ -97,6 +100,18 @@ def _called(self, *arguments):
     return self.fn(*arguments)
 
 
+def _shared_array(self, shape, dtype, alignment=None):
+    """One array a block and place in the source."""
+    frame = sys._getframe(1)
+    place = (frame.f_code, frame.f_lasti)
+    dtype = kernelapi.numpy_support.as_dtype(dtype) if isinstance(dtype, kernelapi.types.Type) else dtype
+    with _allocating:
+        if place not in self._allocations:
+            self._allocations[place] = np.empty(shape, dtype)
+        return self._allocations[place]
+
+
 def install():
     """For all launches of this process from now on."""
+    kernelapi.FakeCUDAShared.array = _shared_array
     kernel.BlockManager, kernel._push_kernel_context, kernel.FakeCUDAKernel.__call__ = Block, _launch, _called
