@@ -3,9 +3,10 @@
     python profiles/ceiling.py [--markets 2000,2001,2003,2004] [--json FILE]
 
 Mean-reverting markets of 40,000 bars, by the seeds they are drawn with. "state": the best linear estimate of the hidden deviation from the 51
-features, fitted on the training range with the deviation known, which no agent is shown. "returns": least squares of the next bar's
-return, fitted on the same bars. "routed": the oracle itself, the hidden state known, with the order types and urgencies of exposure-only
-agents (rules.routing) in place of its own. Shares are of the oracle's net log profit on the test range; default costs and fills.
+features, fitted on the training range with the deviation known, which no agent is shown; "explained": its share of the deviation's variance
+on the test range. "returns": least squares of the next bar's return, fitted on the same bars. "routed": the oracle itself, the hidden state
+known, with the order types and urgencies of exposure-only agents (rules.routing) in place of its own. Shares are of the oracle's net log
+profit on the test range; default costs and fills.
 """
 
 import argparse
@@ -51,7 +52,10 @@ def shares(seed: int) -> dict[str, float]:
 
     best = earned(made.hidden)
     found = {name: earned(np.concatenate([made.hidden[:-bars], estimate])) / best for name, estimate in estimates.items()}
-    return {"market": seed, "oracle": best} | found | {"routed": routed(oracle, market, made, config) / best}
+    test = slice(*market.test)
+    hidden = made.hidden[-bars:][test]
+    explained = 1.0 - np.var(estimates["state"][test] - hidden) / np.var(hidden)
+    return {"market": seed, "oracle": best, "explained": explained} | found | {"routed": routed(oracle, market, made, config) / best}
 
 
 def routed(oracle: Oracle, market: Market, made: Synthetic, config: Config) -> float:
