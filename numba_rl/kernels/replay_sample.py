@@ -31,7 +31,7 @@ from numba_rl.kernels.replay_search import slot_search
 from numba_rl.kernels.settled import specialised
 from numba_rl.rules import philox
 
-_FEW, _MANY = 4, 16  # weights that a thread of the last block holds, for batches of at most _FEW times a block's threads and for larger ones
+_FEW, _MANY = 4, 16  # weights that a thread of the last block holds: _FEW where these are enough for the batch
 begin = load_tops = find = find_rank = None  # device functions, bound anew for each layout
 _HELD = 4  # row words a lane keeps in registers while the weights are exchanged; wider rows are finished afterwards
 

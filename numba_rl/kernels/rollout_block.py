@@ -2,16 +2,16 @@
 
 What depends on what is cut short by letting groups of warps, each with a role, work side by side on a step:
 
-- network: holds all weights in registers; from the account on, its features, which it stores, and three layers to the logits; then, while the
-  action is drawn, the first layer's share of the next bar's market features.
+- network: holds all weights in registers; from the account on, its features, which it stores, and three layers to the logits; then,
+  while the action is drawn, the first layer's share of the next bar's market features.
 - sampler: its uniform first, then softmax and the inverse CDF of the logits; then stores action and log-probability.
 - players: a thread an action, each playing *its* action on the current account while the network still thinks. Once the
   action is known, so is what comes of it: all read the account from that action's column of a table in shared memory.
 - paymaster: reward, running states of the reward and episode ends of a step, while the next one is made.
 
-A step costs the longest of network + sampler, players and paymaster. Players are the longest: what they need not work out before the
-action is known, such as the features of an account, is left to the others. Where an episode ends, all wait for the paymaster to open
-the next.
+A step costs the longest of network + sampler, players and paymaster, which are within a fifth of each other: what a player need not work
+out before the action is known, such as the features of an account, is left to the network. Where an episode ends, all wait for the
+paymaster to open the next.
 
 Shapes: see kernels.rollout. Launch: `Block.threads` threads an episode, a block an episode; static shared memory below 20 KB
 for the default network, no local memory.

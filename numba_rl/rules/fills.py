@@ -66,7 +66,7 @@ def target_units(portfolio, exposure, price, rules):
 
 @njit(error_model="numpy")
 def would_buy(portfolio, exposure, price, rules):
-    """Whether `target_units` are more than what is held. A division takes as long as all else here, and is avoided where nothing is cut to lots."""
+    """Whether `target_units` are more than what is held; without their division, which takes as long as all else, where no lots are cut."""
     worth = price * rules.multiplier
     if rules.equity_sizing == 1 and rules.lot <= 0.0 and worth > 0.0:
         return invested(portfolio, exposure, price, rules) > portfolio.position * worth

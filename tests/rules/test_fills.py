@@ -7,6 +7,8 @@ import pytest
 from rules.driver import bars, costless, play_rules, rules
 
 from numba_rl.rules.actions import ACTIONS, compose, exposure_index, order_type, target_exposure, urgency
+from numba_rl.rules.fills import target_units, would_buy
+from numba_rl.rules.portfolio import open_portfolio
 from numba_rl.rules.routing import route
 
 LONG, SHORT, FLAT = 4, 0, 2
@@ -169,3 +171,17 @@ def test_routing():
     assert route(LONG, 0.0, high) == compose(LONG, IOC, 1)  # more risk is no flight
     assert route(3, 0.0, low) == compose(3, LIMIT, 0) and route(LONG, -1.0, low) == compose(LONG, IOC, 1)
     assert all(route(e, 0.0, usual) == compose(e, IOC, 1) for e in range(5))
+
+
+@pytest.mark.parametrize("market", [{}, {"lot": 3.0}, {"sizing": "units", "max_position": 50.0}, {"multiplier": 20.0, "leverage": 3.0}])
+@pytest.mark.parametrize("level", [100.0, -100.0])
+def test_the_side_of_a_limit_order_is_that_of_its_units(market, level):
+    known, random = rules(**(COSTS | market)), np.random.default_rng(0)
+    buys = 0
+    for _ in range(300):
+        price, exposure = level * random.uniform(0.5, 2.0), random.choice([-1.0, -0.5, 0.0, 0.5, 1.0])
+        held = open_portfolio(price, known)._replace(position=float(random.integers(-60, 60)), cash=random.uniform(5_000.0, 20_000.0))
+        wanted = target_units(held, exposure, price, known)
+        assert would_buy(held, exposure, price, known) == (wanted > held.position)
+        buys += wanted > held.position
+    assert 50 < buys < 250
