@@ -118,5 +118,5 @@ def _require_same_features(scaling: Scaling, names: tuple[str, ...], source: str
         other = next((name for name in (*names, *scaling.names) if (name in names) != (name in scaling.names)), "their order")
         raise CheckpointError(
             f"{source}: the policy was trained on {len(scaling.names)} features, these are {len(names)} (the first difference: {other}); "
-            "use the data.features of its training"
+            "use the data.features of its training, and the version that meta.json names"
         )

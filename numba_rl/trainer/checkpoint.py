@@ -136,7 +136,7 @@ def refuse_changes(checkpoint: Checkpoint, config: Config, market: Market) -> No
         other = next((name for name in (*market.names, *names) if (name in names) != (name in market.names)), "their order")
         raise CheckpointError(
             f"{checkpoint.path}: was trained on {len(names)} features, this market has {len(market.names)} (the first difference: {other}); "
-            "resume with the same data.features"
+            "resume with the same data.features and the version in meta.json"
         )
     for what, key, setting in (("bars", "bars_digest", "data.path"), ("features", "features_digest", "data.features")):
         if saved.get(key) != getattr(market, key):
