@@ -55,9 +55,6 @@ class _Series:
         return ind.change(self.close, bars)
 
     def distance_from_mean(self, window: int) -> np.ndarray:
-        return self.close - rolling_mean(self.close, window)
-
-    def distance_from_growing_mean(self, window: int) -> np.ndarray:
         return self.close - growing_mean(self.close, window)
 
     def range_position(self, window: int) -> np.ndarray:
@@ -102,7 +99,7 @@ _ROWS = (
     ("ma_distance_64", "c - mean(64) c", 63, "log", lambda s: s.distance_from_mean(64)),
     ("ma_distance_128", "c - mean(128) c", 127, "log", lambda s: s.distance_from_mean(128)),
     ("ma_distance_256", "c - mean(256) c", 255, "log", lambda s: s.distance_from_mean(256)),
-    ("ma_distance_1024", "c - mean(1024) c, of all bars while there are fewer", 1023, "log", lambda s: s.distance_from_growing_mean(1024)),
+    ("ma_distance_1024", "c - mean(1024) c, of all bars while there are fewer", 1023, "log", lambda s: s.distance_from_mean(1024)),
     ("zscore_64", "(c - mean(64) c) / std(64) c", 63, "standard deviations", lambda s: ind.zscore(s.close, 64)),
     ("bollinger_b_20", "0.5 + (c - mean(20) c) / (4 std(20) c)", 19, "bands", lambda s: 0.5 + 0.25 * ind.zscore(s.close, 20)),
     ("rsi_14", "100 gains / (gains + losses), sum(14) of r's two sides", 14, "0 to 100", lambda s: ind.rsi(s.returns, 14)),

@@ -102,11 +102,10 @@ def place_of_lane(quads, lanes):
     """(first row, first quad, step) of this thread; past the last group of its warp the first quad is `quads`, for nothing to do."""
     lane = cuda.threadIdx.x % lanes
     warp = int64(cuda.blockIdx.x) * (cuda.blockDim.x // lanes) + cuda.threadIdx.x // lanes
-    if quads >= lanes:
-        return warp * FLYING, lane, lanes
-    groups = lanes // quads
+    groups = max(lanes // quads, 1)
     group = lane // quads
-    return (warp * groups + min(group, groups - 1)) * FLYING, lane - group * quads if group < groups else quads, quads
+    first = lane - group * quads if group < groups else quads
+    return (warp * groups + min(group, groups - 1)) * FLYING, first, min(lanes, quads)
 
 
 @lru_cache

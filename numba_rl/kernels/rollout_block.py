@@ -27,12 +27,12 @@ from numba_rl.gpu import SIMULATED, cuda, device, float32, int32, jit, most_regi
 from numba_rl.kernel_cache import cached
 from numba_rl.kernels.mlp import Layer, layer_functions, layer_of, place
 from numba_rl.kernels.ptx import others_sync, some_arrive, some_sync
-from numba_rl.kernels.rollout_lane import write_state
+from numba_rl.kernels.rollout_lane import NO_CHOICE, first_bar_here, load_slot_here, store_slot_here, write_state
 from numba_rl.kernels.sampling_warp import draw_by_warp, log_prob_of
 from numba_rl.kernels.settled import settled_for, specialised
-from numba_rl.kernels.slots import BAR, CLOSE, EPISODE, PLAYED, STEP, load_slot, store_slot
-from numba_rl.kernels.step import TERMINATED, first_bar
-from numba_rl.rules.actions import ACTIONS, EXPOSURES, FLAT, LIMIT, NORMAL, compose, exposure_index
+from numba_rl.kernels.slots import BAR, CLOSE, EPISODE, PLAYED, STEP
+from numba_rl.kernels.step import TERMINATED
+from numba_rl.rules.actions import ACTIONS, EXPOSURES, LIMIT, exposure_index
 from numba_rl.rules.diversity import WINDOW, count_of, entropy_term, push, weight_of
 from numba_rl.rules.fills import Outcome, advance, drawdown_of
 from numba_rl.rules.game import Slot, fresh_slot
@@ -51,7 +51,6 @@ COUNTS = WINDOW + 1  # that an exposure can have in the window
 NETWORK_BARRIER, LOGITS_BARRIER = 1, 2
 MINUS_INFINITY = float32(-inf)
 OTHER_REGISTERS = 56  # what a thread of the network needs beside its weights
-NO_CHOICE = int(compose.py_func(FLAT, 0, NORMAL))  # played where the logits are no distribution
 
 # Bound anew for each network, pattern of settings and reward (see `block_names`).
 FEATURES = HIDDEN1 = HIDDEN2 = NETWORK = SAMPLER = PLAYERS = PLAYER_ROUNDS = ROW_ROUNDS = ROWS = WHOLE = REDUX = 1
@@ -103,9 +102,6 @@ def block_of(features, hidden, actions=ACTIONS, slope=0.0, network=None, capabil
 
 
 place_of = device(place)
-load_slot_here = load_slot.device
-store_slot_here = store_slot.device
-first_bar_here = first_bar.device
 
 
 @device
