@@ -127,8 +127,8 @@ class DqnConfig(_Section):
     updates_per_graph: Count = 8  # captured together on a GPU
     target_rate: Annotated[float, Meta(gt=0, le=1)] = 0.002  # of Polyak averaging into the target network, which is the one that is judged
     max_grad_norm: Positive = 10.0  # larger gradients are scaled down to it
-    epsilon_start: Share | None = None  # share of random actions at the start; None: 1, or 0 for noisy, which explores by itself
-    epsilon_end: Share | None = None  # share of random actions at the end; None: 0.05, or 0 for noisy
+    epsilon_start: Share = 1.0  # share of random actions at the start
+    epsilon_end: Share | None = None  # share of random actions at the end; None: 0.05, or 0 for noisy, which then explores by itself
     epsilon_steps: Count = 150_000  # environment steps from start to end
     selection: Literal["epsilon", "softmax"] = "epsilon"  # how actions are drawn while collecting
     temperature: Positive = 1.0  # of softmax selection

@@ -252,7 +252,7 @@ def _contradictions(config: Config) -> Iterator[str]:
         yield f"replay.capacity ({replay.capacity}) must be at least dqn.n_step + 1 ({dqn.n_step + 1})"
     if replay.beta_end < replay.beta_start:
         yield f"replay.beta_end ({replay.beta_end:g}) must not be below replay.beta_start ({replay.beta_start:g})"
-    if None not in (dqn.epsilon_start, dqn.epsilon_end) and dqn.epsilon_end > dqn.epsilon_start:
+    if dqn.epsilon_end is not None and dqn.epsilon_end > dqn.epsilon_start:
         yield f"dqn.epsilon_end ({dqn.epsilon_end:g}) must not be above dqn.epsilon_start ({dqn.epsilon_start:g})"
     if episodes.count is not None and episodes.launch is not None and episodes.count * episodes.launch < config.ppo.minibatches:
         yield f"ppo.minibatches ({config.ppo.minibatches}) exceeds the {episodes.count * episodes.launch} steps of a launch"

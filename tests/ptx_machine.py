@@ -85,15 +85,18 @@ class Machine:
         self.memory = np.zeros(size, np.uint8)
         for place, array in places:
             self.memory[place : place + array.nbytes] = np.frombuffer(array.tobytes(), np.uint8)
-        for block in range(blocks):
-            self._run(block, blocks, threads)
+        across, down = blocks if isinstance(blocks, tuple) else (blocks, 1)
+        for block in np.ndindex(down, across):
+            self._run(block[::-1], (across, down), threads)
         for place, array in places:
             array[...] = self.memory[place : place + array.nbytes].view(array.dtype).reshape(array.shape)
 
     def _run(self, block, blocks, threads):
         self.registers = {}
         self.threads = threads
-        self.special = {"%tid.x": np.arange(threads), "%ctaid.x": block, "%ntid.x": threads, "%nctaid.x": blocks}
+        self.special = {"%tid.x": np.arange(threads), "%ntid.x": threads}
+        self.special |= {f"%ctaid.{axis}": place for axis, place in zip("xy", block, strict=True)}
+        self.special |= {f"%nctaid.{axis}": count for axis, count in zip("xy", blocks, strict=True)}
         self.local_shared = np.full(self.program.shared_bytes, 0xFF, np.uint8)  # NaN: what is read must have been written
         self.copies = [[[]] for _ in range(threads)]  # of each thread under way, by group: the last group is still open
         self.pc = np.zeros(threads, np.int64)

@@ -18,10 +18,9 @@ if TYPE_CHECKING:  # importing it costs more than half a second, which the CPU p
 
 
 def epsilon_range(config: DqnConfig) -> tuple[float, float]:
-    """Share of random actions at the start and at the end; noisy networks explore by themselves."""
-    start = (0.0 if config.variant == "noisy" else 1.0) if config.epsilon_start is None else config.epsilon_start
-    end = (0.0 if config.variant == "noisy" else 0.05) if config.epsilon_end is None else config.epsilon_end
-    return start, end
+    """Share of random actions at the start and at the end; in the end noisy networks explore by themselves."""
+    start, end = config.epsilon_start, config.epsilon_end
+    return start, min(start, 0.0 if config.variant == "noisy" else 0.05) if end is None else end
 
 
 class Chooser:

@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from numpy import float32
 
-from numba_rl.gpu import SIMULATED, blocks_for, cuda, int64, jit, uint32
+from numba_rl.gpu import SIMULATED, blocks_for, cuda, int32, int64, jit, uint32
 from numba_rl.kernel_cache import cached
 from numba_rl.kernels.bf16 import pack
 from numba_rl.kernels.ptx import converge
@@ -41,7 +41,7 @@ def fits(inner: int, columns: int) -> bool:
 def pays(rows: int, columns: int, multiprocessors: int) -> bool:
     """Whether that is faster than a library's product and kernels.relu_grad (on an H200, over 256 numbers and 256 columns, in us: 256 rows
     3.8 and 5.5, 1,024 rows 5.1 and 5.7, 2,048 rows 7.2 and 5.9)."""
-    return _blocks(rows, columns) <= WAVES * multiprocessors
+    return blocks_for(rows, SIDE) * blocks_for(columns, SIDE) <= WAVES * multiprocessors
 
 
 def steps_of(inner: int) -> int:
@@ -57,50 +57,53 @@ multiply = None
 def hidden_gradient(above, weight, hidden, gradient, partial, offset):
     staged = cuda.shared.array(STAGED, int64, 16)
     column_sums = cuda.shared.array((TILE, SIDE), float32)
-    thread = cuda.threadIdx.x
-    warp = thread // LANES
-    lane = thread % LANES
-    rows = above.shape[0]
-    pairs = weight.shape[1]
-    columns = 2 * pairs
-    blocks = (columns + SIDE - 1) // SIDE
-    row_block = cuda.blockIdx.x // blocks
-    first_row = row_block * SIDE
-    first_column = cuda.blockIdx.x % blocks * SIDE
+    thread = uint32(cuda.threadIdx.x)
+    warp = uint32(thread // uint32(LANES))
+    lane = uint32(thread % uint32(LANES))
+    rows = uint32(above.shape[0])
+    pairs = uint32(weight.shape[1])
+    columns = uint32(uint32(2) * pairs)
+    first_row = uint32(cuda.blockIdx.y * SIDE)
+    first_column = uint32(cuda.blockIdx.x * SIDE)
 
-    # Beyond the edges nothing is read, and zeros are written.
-    for place in range(thread, SIDE * INNER_CHUNKS, THREADS):
-        r = place // INNER_CHUNKS
-        chunk = place % INNER_CHUNKS
-        index = int64(min(first_row + r, rows - 1)) * (INNER // 2) + min(chunk, INNER // 8 - 1) * 4
-        size = CHUNK if first_row + r < rows and chunk < INNER // 8 else 0
-        copy(staged, r * PITCH + chunk * CHUNK, above, index, size)
-    for place in range(thread, 8 * INNER_CHUNKS * SIDE_CHUNKS, THREADS):
-        r = place // SIDE_CHUNKS
-        chunk = place % SIDE_CHUNKS
-        column = first_column + 8 * chunk
-        index = int64(min(r, INNER - 1)) * pairs + min(column, columns - 8) // 2
-        size = CHUNK if r < INNER and column < columns else 0
-        copy(staged, WEIGHT_AT + r * WEIGHT_PITCH + chunk * CHUNK, weight, index, size)
+    # Beyond the edges nothing is read, and zeros are written. (Steps of blockDim, which is THREADS, keep the compiler from unrolling: small
+    # code starts sooner.)
+    place = thread
+    while place < uint32(SIDE * INNER_CHUNKS):
+        r = uint32(place // uint32(INNER_CHUNKS))
+        chunk = uint32(place % uint32(INNER_CHUNKS))
+        index = uint32(uint32(min(uint32(first_row + r), uint32(rows - 1))) * uint32(INNER // 2) + min(chunk, uint32(INNER // 8 - 1)) * 4)
+        size = CHUNK if uint32(first_row + r) < rows and chunk < uint32(INNER // 8) else 0
+        copy(staged, int32(r * PITCH + chunk * CHUNK), above, index, size)
+        place = uint32(place + cuda.blockDim.x)
+    place = thread
+    while place < uint32(8 * INNER_CHUNKS * SIDE_CHUNKS):
+        r = uint32(place // uint32(SIDE_CHUNKS))
+        chunk = uint32(place % uint32(SIDE_CHUNKS))
+        column = uint32(first_column + 8 * chunk)
+        index = uint32(uint32(min(r, uint32(INNER - 1))) * pairs + min(column, uint32(columns - 8)) // 2)
+        size = CHUNK if r < uint32(INNER) and column < columns else 0
+        copy(staged, int32(WEIGHT_AT + r * WEIGHT_PITCH + chunk * CHUNK), weight, index, size)
+        place = uint32(place + cuda.blockDim.x)
     commit()
 
     # Lane l holds numbers 2 (l % 4) and the next of rows l / 4 and l / 4 + 8 of each of two neighbouring tiles of 8 columns.
-    top = warp // 2 * TILE
-    left = warp % 2 * TILE
-    row = first_row + top + lane // 4
-    pair = (first_column + left) // 2 + lane % 4
+    top = uint32(warp // uint32(2) * TILE)
+    left = uint32(warp % uint32(2) * TILE)
+    row = uint32(first_row + top + lane // uint32(4))
+    pair = uint32((first_column + left) // uint32(2) + lane % uint32(4))
     outputs = cuda.local.array(4, uint32)
     for half in range(2):
         for tile in range(2):
-            outputs[2 * half + tile] = hidden[min(row + 8 * half, rows - 1), min(pair + 4 * tile, pairs - 1)]
+            outputs[2 * half + tile] = hidden[uint32(min(uint32(row + 8 * half), uint32(rows - 1))), uint32(min(uint32(pair + 4 * tile), uint32(pairs - 1)))]
     sums = cuda.local.array(8, float32)
     arrived()
     cuda.syncthreads()
     converge()
     # Lane l names row l % 8 of the l / 8-th of the four tiles of 8 x 8 that `ldmatrix` takes: left above, left below, right above, right below.
-    lower = lane % 8 + lane // 8 % 2 * 8
-    right = lane // 16 * CHUNK
-    multiply(staged, (top + lower) * PITCH + right, WEIGHT_AT + lower * WEIGHT_PITCH + left * 2 + right, sums)
+    lower = uint32(lane % uint32(8) + lane // uint32(8) % uint32(2) * 8)
+    right = uint32(lane // uint32(16) * CHUNK)
+    multiply(staged, int32((top + lower) * PITCH + right), int32(WEIGHT_AT + lower * WEIGHT_PITCH + left * 2 + right), sums)
 
     for tile in range(2):
         even_sum = float32(0.0)
@@ -114,19 +117,20 @@ def hidden_gradient(above, weight, hidden, gradient, partial, offset):
                 even = float32(0.0)
             if output & uint32(0x7FFF0000) == uint32(0):
                 odd = float32(0.0)
-            if row + 8 * half < rows and pair + 4 * tile < pairs:
-                gradient[row + 8 * half, pair + 4 * tile] = pack(even, odd)
+            if uint32(row + 8 * half) < rows and uint32(pair + 4 * tile) < pairs:
+                gradient[uint32(row + 8 * half), uint32(pair + 4 * tile)] = pack(even, odd)
             even_sum += even
             odd_sum += odd
-        place = left + 8 * tile + lane % 4 * 2
-        column_sums[warp // 2 * 8 + lane // 4, place] = even_sum
-        column_sums[warp // 2 * 8 + lane // 4, place + 1] = odd_sum
+        column = uint32(left + 8 * tile + lane % uint32(4) * 2)
+        strand = uint32(warp // uint32(2) * 8 + lane // uint32(4))
+        column_sums[strand, column] = even_sum
+        column_sums[strand, uint32(column + 1)] = odd_sum
     cuda.syncthreads()
-    if thread < SIDE and first_column + thread < columns:
+    if thread < uint32(SIDE) and uint32(first_column + thread) < columns:
         total = float32(0.0)
-        for strand in range(TILE):
-            total += column_sums[strand, thread]
-        partial[row_block, offset + first_column + thread] = total
+        for half in range(TILE):
+            total += column_sums[half, thread]
+        partial[uint32(cuda.blockIdx.y), uint32(offset + first_column + thread)] = total
 
 
 if not SIMULATED:
@@ -184,8 +188,5 @@ def make_kernel(inner: int):
 
 def launch(kernel, above, weight, hidden, gradient, partial, offset, stream=0):
     """Fill `gradient` and its columns of `partial` (views of arrays, as above)."""
-    kernel[_blocks(above.shape[0], 2 * weight.shape[1]), THREADS, stream](above, weight, hidden, gradient, partial, offset)
-
-
-def _blocks(rows, columns):
-    return blocks_for(rows, SIDE) * blocks_for(columns, SIDE)
+    grid = blocks_for(2 * weight.shape[1], SIDE), blocks_for(above.shape[0], SIDE)
+    kernel[grid, THREADS, stream](above, weight, hidden, gradient, partial, offset)

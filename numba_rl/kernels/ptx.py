@@ -42,6 +42,16 @@ if SIMULATED:
         return np.array([low, high], np.float16).view(np.uint32)[0]
 
     @cuda.jit(device=True)
+    def post(array, index, value):
+        """array[index] = value, one int64 that other blocks see whole and soon."""
+        array[index] = value
+
+    @cuda.jit(device=True)
+    def read_post(array, index):
+        """array[index] as it is now, an int64 that other blocks may be writing."""
+        return array[index]
+
+    @cuda.jit(device=True)
     def prices_of(prices, bar):
         """(open, high, low, close) of a bar, asked for at this place."""
         return prices[bar, 0], prices[bar, 1], prices[bar, 2], prices[bar, 3]
@@ -51,8 +61,8 @@ else:
     from numba import types
 
     _I32, _I64, _F32, _F64 = ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.DoubleType()
-    _LLVM = {uint32: _I32, int32: _I32, uint64: _I64, float32: _F32, float64: _F64}
-    _LETTER = {uint32: "r", int32: "r", uint64: "l", float32: "f", float64: "d"}
+    _LLVM = {uint32: _I32, int32: _I32, uint64: _I64, types.int64: _I64, float32: _F32, float64: _F64}
+    _LETTER = {uint32: "r", int32: "r", uint64: "l", types.int64: "l", float32: "f", float64: "d"}
 
     def _assembly(builder, text, results, arguments, kinds, *, volatile=False, whole_warp=False):
         """Emit one PTX statement; `results` and `kinds` are Numba types, and a list of LLVM values comes back.
@@ -196,13 +206,38 @@ else:
         """Emit the load of four uint32 from an address (uint64) in global memory, read-only for the whole kernel."""
         return _assembly(builder, "ld.global.nc.v4.u32 {$0,$1,$2,$3}, [$4];", [uint32] * 4, [address], [uint64])
 
+    def _address(context, builder, array, arguments):
+        """Of element arguments[1] of the C-contiguous array arguments[0]."""
+        base = context.make_array(array)(context, builder, arguments[0]).data
+        return builder.ptrtoint(builder.gep(base, [arguments[1]]), _I64)
+
+    @intrinsic
+    def post(typingctx, array, index, value):
+        """array[index] = value, one int64 that other blocks see whole and soon."""
+
+        def codegen(context, builder, signature, arguments):
+            address = _address(context, builder, array, arguments)
+            _assembly(builder, "st.relaxed.gpu.global.s64 [$0], $1;", [], [address, arguments[2]], [uint64, types.int64], volatile=True)
+            return context.get_dummy_value()
+
+        return types.void(array, types.int64, types.int64), codegen
+
+    @intrinsic
+    def read_post(typingctx, array, index):
+        """array[index] as it is now, an int64 that other blocks may be writing."""
+
+        def codegen(context, builder, signature, arguments):
+            address = _address(context, builder, array, arguments)
+            return _assembly(builder, "ld.relaxed.gpu.global.s64 $0, [$1];", [types.int64], [address], [uint64], volatile=True)[0]
+
+        return types.int64(array, types.int64), codegen
+
     def _load(array, text, result, *, volatile=False):
         """Vector load of consecutive elements of a C-contiguous array from element `index` on, read-only for the whole kernel."""
         signature = types.UniTuple(result[0], len(result))(array, types.int64)
 
         def codegen(context, builder, signature, arguments):
-            base = context.make_array(array)(context, builder, arguments[0]).data
-            address = builder.ptrtoint(builder.gep(base, [arguments[1]]), _I64)
+            address = _address(context, builder, array, arguments)
             found = _assembly(builder, text, result, [address], [uint64], volatile=volatile)
             return context.make_tuple(builder, signature.return_type, found)
 

@@ -88,7 +88,7 @@ def draw(leaves, sums, tops, top_peaks, leaf_fan, node_fan, capacity, counters, 
         if slot < 0:  # uniform mode, or nothing has a priority: any filled slot
             slot = min(int64(share * float64(size)), size - 1)
         else:
-            weight = float32(raw_weight(priority, float32(total), float32(filled), beta))
+            weight = float32(raw_weight(priority, float32(filled) / float32(total), beta))
         slots[q] = slot
         raw[q] = weight
         largest = max(largest, weight)

@@ -24,10 +24,9 @@ def beta_at(step, start, end, steps):
 
 
 @njit(error_model="numpy")
-def raw_weight(priority, total, filled, beta):
-    """(1 / (N P))^beta with P = priority / total and N the number of filled slots."""
-    ratio = float32(priority) * float32(filled) / float32(total)
-    return max(ratio, SMALLEST_RATIO) ** -float32(beta)
+def raw_weight(priority, scale, beta):
+    """(1 / (N P))^beta with P = priority / total and N the number of filled slots; scale: N / total."""
+    return max(float32(priority) * float32(scale), SMALLEST_RATIO) ** -float32(beta)
 
 
 @njit(error_model="numpy")

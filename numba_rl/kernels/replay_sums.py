@@ -9,7 +9,7 @@ from functools import lru_cache
 from numba import float64
 
 from numba_rl import gpu
-from numba_rl.gpu import cuda, float32, int32, int64, uint32
+from numba_rl.gpu import cuda, float32, int32, uint32
 from numba_rl.kernels.replay_layout import Layout
 
 
@@ -23,9 +23,11 @@ def resum_top(layout: Layout, warps: int):
     @gpu.device
     def resum(top, listed, count, node_sums, node_peaks, leaves, sums, peaks, tops, top_peaks, warp, lane, scratch):
         """node_sums, node_peaks: the top's nodes in shared memory; listed[:count]: which of them to recompute. Barriers inside."""
-        for i in range(warp, count, warps):
+        first = int32(int32(top) * int32(node_fan))
+        i = int32(warp)
+        while i < count:
             node = listed[uint32(i)]
-            base = int64(top) * int64(leaf_fan * node_fan) + int64(node) * int64(leaf_fan) + int64(lane * leaves_a_lane)
+            base = uint32(uint32(first + node) * uint32(leaf_fan) + uint32(lane * leaves_a_lane))
             total = float64(0)
             peak = float32(0)
             for k in range(leaves_a_lane):
@@ -35,11 +37,12 @@ def resum_top(layout: Layout, warps: int):
             total = float64(gpu.warp_sum(total, scratch))
             peak = float32(gpu.warp_max(peak, scratch))
             if lane == int32(0):
-                place = uint32(int64(top) * node_fan + node)
+                place = uint32(first + node)
                 node_sums[uint32(node)] = total
                 node_peaks[uint32(node)] = peak
                 sums[place] = total
                 peaks[place] = peak
+            i = int32(i + warps)
         cuda.syncthreads()
         if warp == int32(0):
             total = float64(0)

@@ -5,6 +5,7 @@ drawn; peak f32 [1], the largest priority stored then; skip f32 [1]: not 0, noth
 Launch: a block a top. Every block reads the whole batch and keeps what lies under its top, so one block owns each slot and
 each sum, and block barriers are the only order that is needed: clear the slots, take the largest of the duplicates by an
 integer maximum (which no order of arrival can change), recompute the touched nodes from their leaves, then the top.
+Slots are cleared as soon as they are met where nothing was inserted since the draw; else it has to be seen first which are stale.
 Cost: B reads a block, then a node of `leaf_fan` slots for each sample: no term in the capacity but the number of tops.
 Rules: NaN keeps the old priority; an infinite error takes `peak`; a slot that was overwritten since the batch was drawn, or lies
 outside the filled ring, is left alone; all four are counted.
@@ -15,7 +16,7 @@ from dataclasses import astuple
 from functools import lru_cache
 
 import numpy as np
-from numba import float64
+from numba import float64, uint64
 
 from numba_rl import gpu
 from numba_rl.gpu import cuda, float32, int32, int64, uint32
@@ -28,7 +29,7 @@ from numba_rl.kernels.replay_sample import RingViews
 from numba_rl.kernels.replay_sums import resum_top
 from numba_rl.kernels.settled import specialised
 
-begin = under = resum = None  # device functions, bound anew for each layout
+begin = under = clear = resum = None  # device functions, bound anew for each layout
 _AHEAD = 4  # samples that a thread reads at once, so that their latencies overlap
 _LISTED = 2048  # samples of one top that are listed; if more of a batch fall under one top, its block goes through all again
 
@@ -43,11 +44,20 @@ def update_kernel(layout: Layout, warps: int, early: bool = False):
 
     @gpu.device
     def place_under(slot, first_leaf):
-        """Place of `slot` under the top whose slots begin at first_leaf; outside [0, top_leaves) it belongs to another top.
+        """Place of `slot` under the top whose slots begin at first_leaf; -1 if it belongs to another top.
 
         Slots that no top has are one past the last top's places, for its block to count them.
         """
-        return (slot if slot >= int64(0) and slot < int64(all_leaves) else int64(all_leaves)) - first_leaf
+        place = uint64((slot if uint64(slot) < uint64(all_leaves) else int64(all_leaves)) - first_leaf)
+        return int32(place) if place <= uint64(top_leaves) else int32(-1)
+
+    @gpu.device
+    def clear_slot(place, slot, bits, touched, listed, counts):
+        """Takes a slot's priority away and lists its node, once."""
+        bits[slot] = int32(0)
+        node = uint32(uint32(place) // uint32(leaf_fan))
+        if cuda.atomic.exch(touched, node, int32(1)) == int32(0):
+            listed[uint32(cuda.atomic.add(counts, 1, int32(1)))] = int32(node)
 
     def update(slots, errors, count, stamp, peak, skip, leaves, bits, sums, peaks, tops, top_peaks, counters, settings):
         begin()
@@ -60,100 +70,102 @@ def update_kernel(layout: Layout, warps: int, early: bool = False):
         error_of = cuda.shared.array(_LISTED, float32)
         counts = cuda.shared.array(2, int32)  # samples under this top, nodes to recompute
         thread = int32(cuda.threadIdx.x)
-        lane = int32(thread % lanes)
-        warp = int32(thread // lanes)
+        lane = int32(uint32(thread) % uint32(lanes))
+        warp = int32(uint32(thread) // uint32(lanes))
+        step = int32(cuda.blockDim.x)  # a number that the compiler does not know, so that it unrolls no loop: small code starts sooner
         top = int64(cuda.blockIdx.x)
         first_leaf = top * int64(top_leaves)
-        places = int64(top_leaves + 1) if top == int64(last_top) else int64(top_leaves)
+        first_node = int32(top) * int32(node_fan)
+        places = int32(top_leaves + 1) if top == int64(last_top) else int32(top_leaves)
 
         # All that is read without knowing anything is asked for at once: a second wait would cost as much as all that is computed.
         some_slots = cuda.local.array(_AHEAD, int64)
         some_errors = cuda.local.array(_AHEAD, float32)
+        batch = int32(count)
         for j in range(_AHEAD):
-            k = uint32(min(thread + j * threads, count - 1))
+            k = uint32(min(int32(thread + j * threads), int32(batch - 1)))
             some_slots[j] = slots[k]
             some_errors[j] = errors[k]
-        last = int64(count) - int64(1) if skip[0] == float32(0) else int64(-1)
+        known = batch if skip[0] == float32(0) else int32(0)
         then = stamp[0]
         now = counters[at.INSERTED]
+        fresh = then == now
+        filled = int32(max(min(min(now, int64(capacity)) - first_leaf, int64(top_leaves)), int64(0)))  # of this top's places
         largest = peak[0]
         alpha = float32(settings[at.ALPHA])
         eps = float32(settings[at.EPS])
         cap = float32(settings[at.CAP])
         for j in range(node_rounds):
-            k = thread + j * threads
-            if k < node_fan:
-                node_sums[uint32(k)] = sums[uint32(top * node_fan + k)]
-                node_peaks[uint32(k)] = peaks[uint32(top * node_fan + k)]
-                touched[uint32(k)] = int32(0)
+            k = uint32(thread + j * threads)
+            if k < uint32(node_fan):
+                node_sums[k] = sums[uint32(uint32(first_node) + k)]
+                node_peaks[k] = peaks[uint32(uint32(first_node) + k)]
+                touched[k] = int32(0)
         if thread == int32(0):
             counts[0] = int32(0)
             counts[1] = int32(0)
         cuda.syncthreads()
 
         # Which samples are under this top.
-        for start in range(0, count, threads * _AHEAD):
-            if start > 0:
+        start = int32(0)
+        while start < batch:
+            if start > int32(0):
                 for j in range(_AHEAD):
-                    k = uint32(min(start + thread + j * threads, count - 1))
+                    k = uint32(min(int32(start + thread + j * threads), int32(batch - 1)))
                     some_slots[j] = slots[k]
                     some_errors[j] = errors[k]
             for j in range(_AHEAD):
-                place = under(some_slots[j], first_leaf)
-                if start + thread + j * threads <= last and place >= int64(0) and place < places:
+                place = int32(under(some_slots[j], first_leaf))
+                if int32(start + thread + j * threads) < known and uint32(place) < uint32(places):
                     entry = cuda.atomic.add(counts, 0, int32(1))
                     if entry < int32(_LISTED):
-                        place_of[uint32(entry)] = int32(place)
+                        place_of[uint32(entry)] = place
                         error_of[uint32(entry)] = some_errors[j]
-            gpu.warp_sync()  # (in this and the next loops: keeps the compiler from unrolling; small code starts sooner)
+                    if fresh and place < filled and not math.isnan(some_errors[j]):
+                        clear(place, uint32(first_leaf + place), bits, touched, listed, counts)
+            start = int32(start + step * _AHEAD)
         cuda.syncthreads()
         if counts[0] == int32(0):
             return
         crowded = counts[0] > int32(_LISTED)
-        entries = int64(count) if crowded else int64(counts[0])
-        size = min(now, int64(capacity))
+        entries = batch if crowded else counts[0]
 
-        # Reject what must be, clear the other slots and note their nodes.
-        for start in range(0, entries, threads):
-            entry = uint32(min(int64(start + thread), entries - int64(1)))
-            place = under(slots[entry], first_leaf) if crowded else int64(place_of[entry])
-            error = errors[entry] if crowded else error_of[entry]
-            slot = first_leaf + place
-            if start + thread < entries and place >= int64(0) and place < places:
-                if slot >= size:
+        if not fresh:
+            entry = thread
+            while entry < entries:
+                place = int32(under(slots[uint32(entry)], first_leaf) if crowded else place_of[uint32(entry)])
+                error = float32(errors[uint32(entry)] if crowded else error_of[uint32(entry)])
+                if uint32(place) < uint32(filled) and not math.isnan(error):
+                    if not rewritten(first_leaf + place, then, now, int64(capacity)):
+                        clear(place, uint32(first_leaf + place), bits, touched, listed, counts)
+                entry = int32(entry + step)
+            cuda.syncthreads()
+
+        # The largest of the duplicates: as integers, positive floats keep their order. What is rejected is counted.
+        entry = thread
+        while entry < entries:
+            place = int32(under(slots[uint32(entry)], first_leaf) if crowded else place_of[uint32(entry)])
+            error = float32(errors[uint32(entry)] if crowded else error_of[uint32(entry)])
+            if uint32(place) < uint32(places):
+                if place >= filled:
                     cuda.atomic.add(counters, at.OUTSIDE, int64(1))
-                elif rewritten(slot, then, now, int64(capacity)):
+                elif not fresh and rewritten(first_leaf + place, then, now, int64(capacity)):
                     cuda.atomic.add(counters, at.STALE, int64(1))
                 elif math.isnan(error):
                     cuda.atomic.add(counters, at.NAN, int64(1))
                     counters[at.LAST_BAD] = counters[at.BATCHES]
                 else:
-                    bits[uint32(slot)] = int32(0)
-                    node = int32(place) // int32(leaf_fan)
-                    if cuda.atomic.exch(touched, uint32(node), int32(1)) == int32(0):
-                        listed[uint32(cuda.atomic.add(counts, 1, int32(1)))] = int32(node)
-            gpu.warp_sync()
+                    priority = float32(priority_of(error, alpha, eps, cap))
+                    if math.isinf(error):
+                        priority = largest
+                        cuda.atomic.add(counters, at.INFINITE, int64(1))
+                        counters[at.LAST_BAD] = counters[at.BATCHES]
+                    cuda.atomic.max(bits, uint32(first_leaf + place), float32(priority).view(np.int32))
+            entry = int32(entry + step)
         cuda.syncthreads()
+        resum(int32(top), listed, counts[1], node_sums, node_peaks, leaves, sums, peaks, tops, top_peaks, warp, lane, scratch)
 
-        # The largest of the duplicates: as integers, positive floats keep their order.
-        for start in range(0, entries, threads):
-            entry = uint32(min(int64(start + thread), entries - int64(1)))
-            place = under(slots[entry], first_leaf) if crowded else int64(place_of[entry])
-            error = float32(errors[entry] if crowded else error_of[entry])
-            slot = first_leaf + place
-            stored = start + thread < entries and place >= int64(0) and place < int64(top_leaves) and slot < size
-            if stored and not math.isnan(error) and not rewritten(slot, then, now, int64(capacity)):
-                priority = float32(priority_of(error, alpha, eps, cap))
-                if math.isinf(error):
-                    priority = largest
-                    cuda.atomic.add(counters, at.INFINITE, int64(1))
-                    counters[at.LAST_BAD] = counters[at.BATCHES]
-                cuda.atomic.max(bits, uint32(slot), float32(priority).view(np.int32))
-            gpu.warp_sync()
-        cuda.syncthreads()
-        resum(top, listed, counts[1], node_sums, node_peaks, leaves, sums, peaks, tops, top_peaks, warp, lane, scratch)
-
-    parts = {"begin": begin_function(early), "under": place_under, "resum": resum_top(layout, warps)}
+    parts = {"begin": begin_function(early), "under": place_under, "clear": clear_slot, "resum": resum_top(layout, warps)}
     return cached(gpu.jit(specialised(update, parts, astuple(layout), warps, int(early))))
 
 

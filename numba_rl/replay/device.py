@@ -14,7 +14,7 @@ from numba_rl.kernels.early import can_start_early
 from numba_rl.kernels.rank import cumulated_ranks
 from numba_rl.kernels.replay_insert import launch_insert, launch_resum
 from numba_rl.kernels.replay_layout import Layout, choose_layout
-from numba_rl.kernels.replay_sample import BatchViews, RingViews, launch_locate, launch_sample
+from numba_rl.kernels.replay_sample import BatchViews, RingViews, launch_locate, launch_sample, posts_for
 from numba_rl.kernels.replay_update import launch_peak, launch_update
 from numba_rl.replay import interface
 from numba_rl.replay.interface import Batch, ReplayFailure, ReplayRules
@@ -42,6 +42,7 @@ class DeviceReplay:
         self.mode = at.MODES[rules.mode]
         self._sample_warps = sample_warps or (1 if gpu.SIMULATED else 8)
         self._update_warps = update_warps or (1 if gpu.SIMULATED else 16)
+        self._multiprocessors = 1 if gpu.SIMULATED else torch.cuda.get_device_properties(device).multi_processor_count
         self._early = device.type == "cuda" and can_start_early(torch.cuda.get_device_capability(device))
         self._batches: dict[tuple[int, torch.dtype], Batch] = {}
         self._streams = {}
@@ -59,7 +60,7 @@ class DeviceReplay:
         self.tops, self.top_peaks = zeros(lay.padded_tops, torch.float64), zeros(lay.padded_tops, torch.float32)
         self.counters = zeros(at.COUNTERS, torch.int64)
         self.settings = torch.tensor(rules.settings(), dtype=torch.float64, device=device)
-        self._arrivals = zeros(1, torch.int32)
+        self._arrivals, self._posts = zeros(1, torch.int32), zeros(posts_for(self._multiprocessors), torch.int64)
         self._order, self._ranked = zeros(ranks, torch.int64), zeros(1, torch.int64)
         self._sorted = zeros(ranks, torch.float32)
         self._cumulated = zeros(1, torch.float64)
@@ -70,8 +71,8 @@ class DeviceReplay:
         self._views = RingViews(
             leaves=view(self.leaves), bits=view(self.leaves.view(torch.int32)), sums=view(self.sums), peaks=view(self.peaks),
             tops=view(self.tops), top_peaks=view(self.top_peaks), rows=view(self.rows.view(torch.int64)), words=view(self.rows),
-            counters=view(self.counters), settings=view(self.settings), arrivals=view(self._arrivals), order=view(self._order),
-            cumulated=view(self._cumulated), ranked=view(self._ranked),
+            counters=view(self.counters), settings=view(self.settings), arrivals=view(self._arrivals), posts=view(self._posts),
+            order=view(self._order), cumulated=view(self._cumulated), ranked=view(self._ranked),
         )  # fmt: skip
         self._peak_view = view(self._peak)
 
@@ -236,7 +237,8 @@ class DeviceReplay:
         self._launch(launch_insert, self.layout, self._views, views, errors, count, warps=self._sample_warps)
 
     def _draw(self, batch):
-        how = {"warps": self._sample_warps, "bf16": batch.stacked.dtype == torch.bfloat16, "early": self._early}
+        how = {"warps": self._sample_warps, "multiprocessors": self._multiprocessors}
+        how |= {"bf16": batch.stacked.dtype == torch.bfloat16, "early": self._early}
         self._launch(launch_sample, self.layout, self.mode, self._views, batch.views, self.rules.seed, **how)
 
     def _update(self, slots, errors, stamp, peak, skip):

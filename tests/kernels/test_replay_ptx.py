@@ -13,7 +13,7 @@ SOURCE = """
     tree = (array(f32), array(f64), array(f64), array(f32))
     batch = (array(i64, 2), *[array(i32)] * 4, array(i64), array(f32), array(f32), array(i64), array(f32))
     ranks = (array(i64), array(f64), array(i64))
-    sample = (*tree, array(i64, 2), array(i64), array(f64), array(i32), *ranks, u32, i64, f64, *batch)
+    sample = (*tree, array(i64, 2), array(i64), array(f64), array(i64), *ranks, u32, i64, f64, *batch)
     sample_bf16 = (*sample[:-10], array(u32, 2), *batch[1:])
     sums = (array(f32), array(f64), array(f32), array(f64), array(f32))
     KERNELS = {
@@ -21,7 +21,8 @@ SOURCE = """
         "sample_rank": (replay_sample.sample_kernel(layout, 1, 8), sample),
         "sample_uniform": (replay_sample.sample_kernel(layout, 2, 8), sample),
         "sample_bf16": (replay_sample.sample_kernel(layout, 0, 8, True), sample_bf16),
-        "sample_many": (replay_sample.sample_kernel(layout, 0, 8, ahead=16), sample),
+        "sample_many": (replay_sample.sample_kernel(layout, 0, 32, ahead=4), sample),
+        "sample_rounds": (replay_sample.sample_kernel(layout, 0, 16, ahead=5, rounds=4), sample),
         "sample_early": (replay_sample.sample_kernel(layout, 0, 8, early=True), sample),
         "update_early": (
             replay_update.update_kernel(layout, 16, True),
@@ -51,6 +52,7 @@ MEANT = {
     "sample_bf16": SUMS,
     "sample_early": SUMS,
     "sample_many": SUMS,
+    "sample_rounds": SUMS,
     "update_early": SUMS,
     "locate": SUMS,
     "update": SUMS,
@@ -105,6 +107,8 @@ def test_nan_and_infinity_are_still_looked_for(ptx):
         assert re.search(r"setp\.gtu\.f32 .*0f7F800000", ptx[name]) and re.search(r"setp\.eq\.f32 .*0f7F800000", ptx[name]), name
 
 
-def test_the_weights_are_exchanged_behind_a_fence(ptx):
-    text = ptx["sample"]
-    assert text.index("bar.sync") < text.index("membar.gl") < text.index("atom.global.add")
+def test_weights_are_posted_whole_and_need_neither_a_fence_nor_an_atomic_of_the_whole_card(ptx):
+    for name, text in ptx.items():
+        if name.startswith("sample"):
+            assert text.count("st.relaxed.gpu.global.s64") == 1 and "ld.relaxed.gpu.global.s64" in text, name
+            assert not re.search(r"membar|fence|(?:atom|red)\.global", text), name

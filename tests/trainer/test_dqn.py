@@ -8,6 +8,8 @@ import torch
 
 from numba_rl import settings
 from numba_rl.collect.batched import BatchedCollector
+from numba_rl.collect.experience import epsilon_range
+from numba_rl.config import Config
 from numba_rl.errors import CheckpointError
 from numba_rl.evaluate.backtest import play_policy
 from numba_rl.replay import PrioritizedReplay
@@ -105,7 +107,14 @@ def test_epsilon_falls_with_the_steps_played(dqn):
         trainer.epoch()
         seen.append(trainer.statistics()["charts/epsilon"])
     assert seen == pytest.approx([0.75, 0.5, 0.5])
-    assert dqn({"dqn.variant": "noisy"}).chooser.epsilon() == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [({}, (1.0, 0.05)), ({"dqn.variant": "noisy"}, (1.0, 0.0)), ({"dqn.epsilon_start": 0.01}, (0.01, 0.01)), ({"dqn.epsilon_end": 0.3}, (1.0, 0.3))],
+)
+def test_noisy_begins_with_random_actions_as_well_but_ends_without(changes, expected):
+    assert epsilon_range(settings.replace(Config(), {"algorithm": "dqn", **changes}).dqn) == pytest.approx(expected)
 
 
 def test_the_learning_rate_falls_with_the_steps_played(dqn):
