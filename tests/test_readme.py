@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import torch
 from rltrain.app import COMMANDS
 
 ROOT = Path(__file__).parents[1]
@@ -24,3 +25,12 @@ def test_the_files_in_it_exist():
     named = set(re.findall(r"`((?:numba_rl|cli|tests|profiles)/[\w./]*)`", README))
     assert named
     assert not [path for path in named if not (ROOT / path).exists()]
+
+
+def test_the_agent_in_it_learns_from_the_replay():
+    program = re.search(r"```python\n# my_agent\.py\n(.*?)```", README, flags=re.DOTALL)[1]
+    names: dict = {}
+    exec(compile(program, "README.md", "exec"), names)
+    replay = names["replay"]
+    assert len(replay) == 50 * 256 and replay.rejected() == {"nan": 0, "infinite": 0, "stale": 0, "outside": 0, "last_step": 0}
+    assert torch.isfinite(names["loss"]) and len(replay.priorities[: len(replay)].unique()) > 1000

@@ -21,13 +21,14 @@ from functools import lru_cache
 
 from numpy import float32
 
-from numba_rl.gpu import cuda, jit, warp_sum
+from numba_rl.gpu import cuda, device, int32, jit, uint32, warp_broadcast, warp_sum
 from numba_rl.kernel_cache import cached
 from numba_rl.kernels.bf16 import pack
 
 CHUNK = 2048  # weights of a norm block
 COLUMNS = 8  # tail columns of a norm block: one memory sector
 STRANDS = 32  # threads that share a tail column's sum
+AHEAD = 4  # of its rows that a thread reads at once
 
 
 def norm_blocks(weights, weight_split, tail, tail_split):
@@ -36,74 +37,114 @@ def norm_blocks(weights, weight_split, tail, tail_split):
     return sum((size + step - 1) // step for size, step in sizes)
 
 
-@cuda.jit(device=True)
-def block_sum(value, scratch, lanes, warps):
-    """Sum of `value` over the block, in every thread, added in a fixed order."""
-    value = warp_sum(value, scratch)
-    cuda.syncthreads()
-    if cuda.threadIdx.x % lanes == 0:
-        scratch[cuda.threadIdx.x // lanes] = value
-    cuda.syncthreads()
-    total = float32(0.0)
-    for other in range(warps):
-        total += scratch[other]
-    cuda.syncthreads()
-    return total
+@device
+def chunks(size, step):
+    """Blocks of `step` that cover `size` items, uint32."""
+    return uint32(uint32(size + uint32(step - 1)) // uint32(step))
+
+
+@device
+def root(square):
+    """Square root of a number that is not negative. (Zeros, here and below, are kept from instructions that do them by a slow call.)"""
+    zero = square == float32(0.0)
+    found = float32(math.sqrt(float32(1.0) if zero else square))
+    return square if zero else found
 
 
 @lru_cache
 def make_kernels(lanes=32, warps=8):
-    """(norm, adam) kernels for blocks of `warps` warps of `lanes` threads: 8 x 32 on a GPU, less in the simulator."""
+    """(norm, adam) kernels for blocks of `warps` warps of `lanes` threads: 8 x 32 on a GPU, less in the simulator; CHUNK is a multiple.
+
+    (Loops step by blockDim, which is that number, or by a few times `one`, so that the compiler does not unroll them: small code starts
+    sooner.)
+    """
     threads = lanes * warps
+    reads = CHUNK // threads
 
     def norm(weight_gradient, partial, tail_gradient, weight_split, tail_split, squares, parts, shares, loss):
         """Grid: norm_blocks(n_w, weight_split, n - n_w, tail_split) blocks and one more, for the loss."""
         scratch = cuda.shared.array(32, float32)
         sums = cuda.shared.array((STRANDS, COLUMNS), float32)
-        t = cuda.threadIdx.x
-        weights = weight_gradient.shape[0]
-        tail = tail_gradient.shape[0]
-        block = cuda.blockIdx.x
-        first_blocks = (weight_split + CHUNK - 1) // CHUNK
-        weight_blocks = first_blocks + (weights - weight_split + CHUNK - 1) // CHUNK
-        tail_blocks = weight_blocks + (tail_split + COLUMNS - 1) // COLUMNS
+        warp_sums = cuda.shared.array(warps, float32)
+        t = uint32(cuda.threadIdx.x)
+        block = uint32(cuda.blockIdx.x)
+        one = uint32(uint32(cuda.blockDim.x) // uint32(threads))  # a number that the compiler does not know
+        weights = uint32(weight_gradient.shape[0])
+        first_weights = uint32(weight_split)
+        first_tail = uint32(tail_split)
+        first_blocks = chunks(first_weights, CHUNK)
+        weight_blocks = uint32(first_blocks + chunks(uint32(weights - first_weights), CHUNK))
+        tail_blocks = uint32(weight_blocks + chunks(first_tail, COLUMNS))
         square = float32(0.0)
-        if block == squares.shape[0]:
-            for i in range(t, parts.shape[0] * shares.shape[0], threads):
-                square += parts[i // shares.shape[0], i % shares.shape[0]] * shares[i % shares.shape[0]]
+        if block == uint32(squares.shape[0]):
+            columns = uint32(shares.shape[0])
+            end = uint32(uint32(parts.shape[0]) * columns)
+            i = t
+            while i < end:
+                row = uint32(i // columns)
+                column = uint32(i - row * columns)
+                square += parts[row, column] * shares[column]
+                i = uint32(i + cuda.blockDim.x)
         elif block < weight_blocks:
-            first = block * CHUNK
-            stop = weight_split
+            first = uint32(block * CHUNK)
+            stop = first_weights
             if block >= first_blocks:
-                first = weight_split + (block - first_blocks) * CHUNK
+                first = uint32(first_weights + uint32(block - first_blocks) * CHUNK)
                 stop = weights
-            for i in range(first + t, min(first + CHUNK, stop), threads):
-                square += weight_gradient[i] * weight_gradient[i]
+            # All reads are under way before the first is waited for.
+            held = cuda.local.array(reads, float32)
+            first = uint32(first + t)
+            left = int32(int32(stop) - int32(first))
+            for k in range(reads):
+                held[k] = weight_gradient[first + k * threads] if left > int32(k * threads) else float32(0.0)
+            for k in range(reads):
+                square += held[k] * held[k]
         else:
-            first = (block - weight_blocks) * COLUMNS
-            stop = tail_split
+            first = uint32(uint32(block - weight_blocks) * COLUMNS)
+            stop = first_tail
             if block >= tail_blocks:
-                first = tail_split + (block - tail_blocks) * COLUMNS
-                stop = tail
-            for place in range(t, STRANDS * COLUMNS, threads):
-                column = first + place % COLUMNS
+                first = uint32(first_tail + uint32(block - tail_blocks) * COLUMNS)
+                stop = uint32(tail_gradient.shape[0])
+            rows = uint32(partial.shape[0])
+            some = cuda.local.array(AHEAD, float32)
+            place = t
+            while place < uint32(STRANDS * COLUMNS):
+                strand = uint32(place // uint32(COLUMNS))
+                column = uint32(first + place % uint32(COLUMNS))
                 total = float32(0.0)
-                if column < stop:
-                    for g in range(place // COLUMNS, partial.shape[0], STRANDS):
-                        total += partial[g, column]
-                sums[place // COLUMNS, place % COLUMNS] = total
+                g = strand if column < stop else rows
+                while g < rows:
+                    for k in range(AHEAD):
+                        row = uint32(g + k * STRANDS)
+                        some[k] = partial[row, column] if row < rows else float32(0.0)
+                    for k in range(AHEAD):
+                        total += some[k]
+                    g = uint32(g + AHEAD * STRANDS)
+                sums[strand, uint32(place % uint32(COLUMNS))] = total
+                place = uint32(place + cuda.blockDim.x)
             cuda.syncthreads()
-            for place in range(t, COLUMNS, threads):
-                column = first + place
+            place = t
+            while place < uint32(COLUMNS):
+                column = uint32(first + place)
                 if column < stop:
                     total = float32(0.0)
-                    for row in range(STRANDS):
-                        total += sums[row, place]
+                    strand = uint32(0)
+                    while strand < uint32(STRANDS):
+                        for k in range(8):
+                            total += sums[uint32(strand + k), place]
+                        strand = uint32(strand + 8 * one)
                     tail_gradient[column] = total
                     square += total * total
-        total = block_sum(square, scratch, lanes, warps)
-        if t == 0:
-            if block == squares.shape[0]:
+                place = uint32(place + cuda.blockDim.x)
+        square = warp_sum(square, scratch)
+        if t % uint32(lanes) == uint32(0):
+            warp_sums[uint32(t // uint32(lanes))] = square
+        cuda.syncthreads()
+        if t == uint32(0):
+            total = float32(0.0)
+            for warp in range(warps):
+                total += warp_sums[warp]
+            if block == uint32(squares.shape[0]):
                 loss[0] = total
             else:
                 squares[block] = total
@@ -114,69 +155,109 @@ def make_kernels(lanes=32, warps=8):
     ):  # fmt: skip
         """A thread a pair of parameters; turn is 0 or 1, changing from call to call."""
         scratch = cuda.shared.array(32, float32)
-        t = cuda.threadIdx.x
-        weights = weight_gradient.shape[0]
-        first_blocks = (weight_split + CHUNK - 1) // CHUNK
-        weight_blocks = first_blocks + (weights - weight_split + CHUNK - 1) // CHUNK
-        tail_blocks = weight_blocks + (tail_split + COLUMNS - 1) // COLUMNS
-        pair = cuda.blockIdx.x * cuda.blockDim.x + t
-        inside = 2 * pair < parameters.shape[0]
-        # The parameters are read before the norms are known: one wait for the memory instead of two.
+        warp_sums = cuda.shared.array((2, warps), float32)
+        corrections = cuda.shared.array(2, float32)
+        t = uint32(cuda.threadIdx.x)
+        size = uint32(parameters.shape[0])
+        weights = uint32(weight_gradient.shape[0])
+        first_weights = uint32(weight_split)
+        first_tail = uint32(tail_split)
+        first_blocks = chunks(first_weights, CHUNK)
+        weight_blocks = uint32(first_blocks + chunks(uint32(weights - first_weights), CHUNK))
+        tail_blocks = uint32(weight_blocks + chunks(first_tail, COLUMNS))
+        one = uint32(uint32(cuda.blockDim.x) // uint32(threads))  # a number that the compiler does not know
+        pair = uint32(uint32(cuda.blockIdx.x) * uint32(cuda.blockDim.x) + t)
+        inside = pair < uint32(size // uint32(2))
+        # All that is read is asked for before the norms are known: one wait for the memory instead of several.
         held = cuda.local.array(2, float32)
         gradient = cuda.local.array(2, float32)
         first = cuda.local.array(2, float32)
         second = cuda.local.array(2, float32)
+        place = uint32(2 * min(pair, uint32(uint32(size // uint32(2)) - 1)))
         for half in range(2):
-            i = min(2 * pair + half, parameters.shape[0] - 1)
-            held[half] = parameters[i]
-            first[half] = first_moment[i]
-            second[half] = second_moment[i]
-            gradient[half] = weight_gradient[i] if i < weights else tail_gradient[i - weights]
+            i = uint32(place + half)
+            held[half] = parameters[place + half]
+            first[half] = first_moment[place + half]
+            second[half] = second_moment[place + half]
+            gradient[half] = weight_gradient[i] if i < weights else tail_gradient[uint32(i - weights)]
+        rate = settings[0]
+        beta1 = settings[1]
+        beta2 = settings[2]
+        epsilon = settings[3]
+        decay = settings[4]
+        made = counts[uint32(turn)]
+        broken = counts[2]
+        broken_row = counts[3]
+        stopped = stop[0]
+        ended = halted[0]
+        loss_now = loss[0]
+        if t >= uint32(threads - 2):
+            # 1 - beta^t without cancellation for small t, by one warp while the others are at the norms
+            which = uint32(t - uint32(threads - 2))
+            beta = beta2 if which == uint32(1) else beta1
+            corrections[which] = -float32(math.expm1(float32(made + 1) * float32(math.log(beta))))
         own = float32(0.0)
         other = float32(0.0)
-        for i in range(t, squares.shape[0], threads):
-            if i < first_blocks or (i >= weight_blocks and i < tail_blocks):
-                own += squares[i]
+        block = t
+        while block < uint32(squares.shape[0]):
+            value = squares[block]
+            if block < first_blocks or (block >= weight_blocks and block < tail_blocks):
+                own += value
             else:
-                other += squares[i]
-        first_norm = float32(math.sqrt(block_sum(own, scratch, lanes, warps)))
-        second_norm = float32(math.sqrt(block_sum(other, scratch, lanes, warps)))
-        made = counts[turn]
-        # NaN fails the comparison too
-        finite = first_norm < float32(math.inf) and second_norm < float32(math.inf) and abs(loss[0]) < float32(math.inf)
-        wanted = stop[0] == float32(0.0) and halted[0] == float32(0.0)
+                other += value
+            block = uint32(block + cuda.blockDim.x)
+        own = warp_sum(own, scratch)
+        other = warp_sum(other, scratch)
+        if t % uint32(lanes) == uint32(0):
+            warp_sums[0, uint32(t // uint32(lanes))] = own
+            warp_sums[1, uint32(t // uint32(lanes))] = other
+        cuda.syncthreads()
+        # The first network's norm in even lanes and the second's in odd ones, by the same code. A scale below 0: the norm is not finite
+        # (NaN fails the comparison too).
+        total = float32(0.0)
+        for warp in range(warps):
+            total += warp_sums[uint32(t % uint32(2)), warp]
+        norm_here = root(total)
+        if pair < uint32(2):
+            norms[pair] = norm_here
+        scale = min(float32(1.0), max_norm / (norm_here + float32(1e-6))) if norm_here < float32(math.inf) else float32(-1.0)
+        first_scale = warp_broadcast(scale, 0, scratch)
+        second_scale = warp_broadcast(scale, 1, scratch)
+        finite = min(first_scale, second_scale) >= float32(0.0) and abs(loss_now) < float32(math.inf)
+        wanted = stopped == float32(0.0) and ended == float32(0.0)
         applied = wanted and finite
-        if cuda.blockIdx.x == 0 and t == 0:
-            counts[1 - turn] = made + 1 if applied else made
+        if pair == uint32(0):
+            counts[uint32(1 - turn)] = made + 1 if applied else made
             if wanted:
-                counts[2] += 0 if finite else 1
-                counts[3] = 0 if finite else counts[3] + 1
+                counts[2] = broken if finite else broken + 1
+                counts[3] = 0 if finite else broken_row + 1
             left_out[0] = float32(0.0) if applied else float32(1.0)
-            norms[0] = first_norm
-            norms[1] = second_norm
-        if applied:
-            rate = settings[0]
-            beta1 = settings[1]
-            beta2 = settings[2]
-            epsilon = settings[3]
-            kept = float32(1.0) - rate * settings[4]
-            first_scale = min(float32(1.0), max_norm / (first_norm + float32(1e-6)))
-            second_scale = min(float32(1.0), max_norm / (second_norm + float32(1e-6)))
-            # 1 - beta^t without cancellation for small t
-            step = float32(made + 1)
-            correction1 = -float32(math.expm1(step * float32(math.log(beta1))))
-            correction2 = -float32(math.expm1(step * float32(math.log(beta2))))
-            if inside:
-                for half in range(2):
-                    i = 2 * pair + half
-                    is_first = i < weight_split or (i >= weights and i - weights < tail_split)
-                    g = gradient[half] * (first_scale if is_first else second_scale)
-                    m = beta1 * first[half] + (float32(1.0) - beta1) * g
-                    v = beta2 * second[half] + (float32(1.0) - beta2) * g * g
-                    first_moment[i] = m
-                    second_moment[i] = v
-                    held[half] = kept * held[half] - rate / correction1 * m / (float32(math.sqrt(v / correction2)) + epsilon)
-                    parameters[i] = held[half]
-                shadow[pair] = pack(held[0], held[1])
+        if applied and inside:
+            kept = float32(1.0) - rate * decay
+            quotient = rate / corrections[0]
+            correction2 = corrections[1]
+            # Always the first of the two, which then change places: the code is there once.
+            i = place
+            while i < uint32(place + 2):
+                is_first = i < first_weights or (i >= weights and i < uint32(weights + first_tail))
+                g = gradient[0] * (first_scale if is_first else second_scale)
+                m = beta1 * first[0] + (float32(1.0) - beta1) * g
+                v = beta2 * second[0] + (float32(1.0) - beta2) * g * g
+                first_moment[i] = m
+                second_moment[i] = v
+                zero = v == float32(0.0)
+                spread = root((float32(1.0) if zero else v) / correction2)
+                spread = (float32(0.0) if zero else spread) + epsilon
+                move = quotient * m
+                zero = move == float32(0.0)
+                moved = (float32(1.0) if zero else move) / spread
+                now = kept * held[0] - (move if zero else moved)
+                parameters[i] = now
+                held[0], held[1] = held[1], now
+                gradient[0], gradient[1] = gradient[1], gradient[0]
+                first[0], first[1] = first[1], first[0]
+                second[0], second[1] = second[1], second[0]
+                i = uint32(i + one)
+            shadow[pair] = pack(held[0], held[1])
 
     return cached(jit(norm)), cached(jit(adam))

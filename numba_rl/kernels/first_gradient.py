@@ -11,16 +11,17 @@ their way, since the compiler waits for all loads of a loop at once; `ldmatrix` 
 Rows of shared memory are an odd number of 16 bytes apart, which keeps its banks apart. Behind the inputs x has a column of ones there,
 for the column sums.
 
-Launch: a block of 4 warps for each 128 outputs of each group. Cost: memory-bound, 4 M F bytes; x is read for each 128 outputs, from the
-L2 but for the first time; the parts are 8 G F I bytes in the L2.
+Launch: a block of 4 warps for each 128 outputs (x) of each group (y). Cost: memory-bound, 4 M F bytes; x is read for each 128 outputs,
+from the L2 but for the first time; the parts are 8 G F I bytes in the L2. M G must be below 2^36.
 F and I must be multiples of 8, I at most 64, compute capability 8.0 or newer; there is no twin for the simulator.
 """
 
 from functools import lru_cache
 
+from numba import uint64
 from numpy import float32
 
-from numba_rl.gpu import SIMULATED, blocks_for, cuda, int64, jit
+from numba_rl.gpu import SIMULATED, blocks_for, cuda, int32, int64, jit, uint32
 from numba_rl.kernel_cache import cached
 from numba_rl.kernels.ptx import converge
 from numba_rl.kernels.settled import specialised
@@ -79,103 +80,110 @@ add_step = None
 
 def first_gradient(gradient, hidden, x, parts, partial, offset):
     staged = cuda.shared.array(STAGED, int64, 16)
-    thread = cuda.threadIdx.x
-    warp = thread // LANES
-    lane = thread % LANES
-    pairs = gradient.shape[1]
-    first = 2 * pairs
-    rows = gradient.shape[0]
-    blocks = (first + BLOCK_OUTPUTS - 1) // BLOCK_OUTPUTS
-    group = cuda.blockIdx.x // blocks
-    column = cuda.blockIdx.x % blocks * BLOCK_OUTPUTS
-    steps = (rows + STEP - 1) // STEP
-    begin = steps * group // parts.shape[0]
-    count = steps * (group + 1) // parts.shape[0] - begin
-    stop = min((begin + count) * STEP, rows)
+    thread = uint32(cuda.threadIdx.x)
+    warp = uint32(thread // uint32(LANES))
+    lane = uint32(thread % uint32(LANES))
+    pairs = uint32(gradient.shape[1])
+    first = uint32(2 * pairs)
+    rows = uint32(gradient.shape[0])
+    groups = uint32(parts.shape[0])
+    group = uint32(cuda.blockIdx.y)
+    column = uint32(cuda.blockIdx.x * BLOCK_OUTPUTS)
+    steps = uint32(uint32(rows + (STEP - 1)) // uint32(STEP))
+    begin = uint32(uint32(steps * group) // groups)
+    count = uint32(uint32(steps * group + steps) // groups - begin)
+    stop = uint32(min(uint32((begin + count) * STEP), rows))
 
-    if thread < STAGES * STEP:  # behind the inputs a one and zeros, which no copy overwrites
-        start = (thread // STEP * STAGE + X_AT + thread % STEP * X_PITCH) // 8
+    if thread < uint32(STAGES * STEP):  # behind the inputs a one and zeros, which no copy overwrites
+        start = uint32((thread // uint32(STEP) * STAGE + X_AT + thread % uint32(STEP) * X_PITCH) // uint32(8))
         for word in range(INPUTS // 4, 4 * TILES):
-            staged[start + word] = int64(ONE) if word == INPUTS // 4 else int64(0)
+            staged[uint32(start + word)] = int64(ONE) if word == INPUTS // 4 else int64(0)
 
     # A thread copies one chunk of two rows of gradient and hidden, and one of x.
-    own = column + thread % ROW_CHUNKS * 8
-    own_row = thread // ROW_CHUNKS
-    own_stop = stop if own < first else 0
-    own_at = own_row * OUTPUT_PITCH + thread % ROW_CHUNKS * CHUNK
-    x_chunk = thread % (INPUTS // 8)
-    x_row = thread // (INPUTS // 8)
-    x_at = X_AT + x_row * X_PITCH + x_chunk * CHUNK
+    own = uint32(column + thread % uint32(ROW_CHUNKS) * 8)
+    own_row = uint32(begin * STEP + thread // uint32(ROW_CHUNKS))
+    own_stop = stop if own < first else uint32(0)
+    own_pair = uint32(uint32(min(own, uint32(first - 8))) // uint32(2))
+    own_at = uint32(thread // uint32(ROW_CHUNKS) * OUTPUT_PITCH + thread % uint32(ROW_CHUNKS) * CHUNK)
+    x_chunk = uint32(thread % uint32(INPUTS // 8))
+    x_place = uint32(thread // uint32(INPUTS // 8))
+    x_row = uint32(begin * STEP + x_place)
+    x_at = uint32(X_AT + x_place * X_PITCH + x_chunk * CHUNK)
     # Lane l names row l % 8 of the l / 8-th of the four tiles of 8 x 8 that `ldmatrix` takes.
-    upper = lane // 8 % 2
-    right = lane // 16
-    gradient_at = (lane % 8 + 8 * upper) * OUTPUT_PITCH + (4 * warp + right) * CHUNK
-    inputs_at = X_AT + (lane % 8 + 8 * right) * X_PITCH + upper * CHUNK
+    upper = uint32(lane // uint32(8) % uint32(2))
+    right = uint32(lane // uint32(16))
+    gradient_at = uint32((lane % uint32(8) + 8 * upper) * OUTPUT_PITCH + (4 * warp + right) * CHUNK)
+    inputs_at = uint32(X_AT + (lane % uint32(8) + 8 * right) * X_PITCH + upper * CHUNK)
 
     sums = cuda.local.array(SUMS, float32)
     for i in range(SUMS):
         sums[i] = float32(0.0)
-    for step in range(1 - STAGES, count):
-        if step >= 0:
+    ahead = uint32(0)  # the step whose copies begin; the one before the last STAGES - 1 of them is in use
+    while ahead < uint32(count + (STAGES - 1)):
+        if ahead >= uint32(STAGES - 1):
             wait()
             cuda.syncthreads()  # this step is there for all, and all are done with the one before
-        ahead = step + STAGES - 1
         if ahead < count:
-            place = ahead % STAGES * STAGE
+            place = uint32(ahead % uint32(STAGES) * STAGE)
             for half in range(2):
-                row = (begin + ahead) * STEP + own_row + ROWS_AT_ONCE * half
-                index = min(row, stop - 1) * pairs + min(own, first - 8) // 2
+                row = uint32(own_row + ahead * STEP + ROWS_AT_ONCE * half)
+                index = uint64(uint32(min(row, uint32(stop - 1)))) * uint64(pairs) + uint64(own_pair)
                 size = CHUNK if row < own_stop else 0  # of 0 nothing is read, and zeros are written
-                at = place + own_at + ROWS_AT_ONCE * OUTPUT_PITCH * half
-                copy(staged, at, gradient, index, size)
-                copy(staged, at + HIDDEN_AT, hidden, index, size)
-            if x_row < STEP:
-                row = (begin + ahead) * STEP + x_row
-                index = min(row, stop - 1) * (INPUTS // 2) + x_chunk * 4
-                copy(staged, place + x_at, x, index, CHUNK if row < stop else 0)
+                at = uint32(place + own_at + ROWS_AT_ONCE * OUTPUT_PITCH * half)
+                copy(staged, int32(at), gradient, int64(index), size)
+                copy(staged, int32(at + HIDDEN_AT), hidden, int64(index), size)
+            if x_place < uint32(STEP):
+                row = uint32(x_row + ahead * STEP)
+                index = uint64(uint32(min(row, uint32(stop - 1)))) * uint64(INPUTS // 2) + uint64(uint32(x_chunk * 4))
+                copy(staged, int32(place + x_at), x, int64(index), CHUNK if row < stop else 0)
         commit()
         converge()
-        if step >= 0:
-            place = step % STAGES * STAGE
-            add_step(staged, place + gradient_at, place + inputs_at, sums)
+        if ahead >= uint32(STAGES - 1):
+            place = uint32(uint32(ahead + 1) % uint32(STAGES) * STAGE)
+            add_step(staged, int32(place + gradient_at), int32(place + inputs_at), sums)
+        ahead = uint32(ahead + 1)
 
-    g = lane // 4
-    column += warp * OUTPUTS + lane % 4 * 2
+    g = uint32(lane // uint32(4))
+    output = uint32(column + warp * OUTPUTS + lane % uint32(4) * 2)
+    # Places within the array as a whole: what follows is a constant away, and no store needs an address of its own.
+    at = uint64(uint32(group * first + output)) * uint64(INPUTS) + uint64(g)
+    tail = uint64(group) * uint64(partial.shape[1]) + uint64(offset) + uint64(output)
     for n in range(OUTPUTS // 8):
-        output = column + 8 * n
-        if output < first:
+        if uint32(output + 8 * n) < first:
             for c in range(2):
                 for i in range(INPUTS // 8):
-                    parts[group, output + c, 8 * i + g] = sums[16 * (i // 2) + 4 * n + 2 * (i % 2) + c]
-                if g == 0:
-                    partial[group, offset + output + c] = sums[16 * (INPUTS // 16) + 4 * n + 2 * (INPUTS // 8 % 2) + c]
+                    parts[0, 0, at + uint64((8 * n + c) * INPUTS + 8 * i)] = sums[16 * (i // 2) + 4 * n + 2 * (i % 2) + c]
+                if g == uint32(0):
+                    partial[0, tail + uint64(8 * n + c)] = sums[16 * (INPUTS // 16) + 4 * n + 2 * (INPUTS // 8 % 2) + c]
 
 
 def total(parts, weight):
     """parts float32 [G, F, I], weight float32 [F, I]. Launch: a block of STRANDS x LANES threads for each LANES weights."""
     sums = cuda.shared.array((STRANDS, LANES), float32)
-    lane = cuda.threadIdx.x % LANES
-    strand = cuda.threadIdx.x // LANES
-    place = cuda.blockIdx.x * LANES + lane
-    groups = parts.shape[0]
-    output = place // weight.shape[1]
-    column = place % weight.shape[1]
+    thread = uint32(cuda.threadIdx.x)
+    lane = uint32(thread % uint32(LANES))
+    strand = uint32(thread // uint32(LANES))
+    place = uint32(cuda.blockIdx.x * LANES + lane)  # within all weights as one row
+    groups = uint32(parts.shape[0])
+    inside = place < uint32(weight.shape[0] * weight.shape[1])
     value = float32(0.0)
-    if output < weight.shape[0]:
+    if inside:
         found = cuda.local.array(ASKED, float32)
-        for group in range(strand, groups, ASKED * STRANDS):
+        group = strand
+        while group < groups:  # (a step of blockDim keeps the compiler from unrolling: small code starts sooner)
             for k in range(ASKED):  # past the end, the last group is read again: no branch between the reads
-                found[k] = parts[min(group + k * STRANDS, groups - 1), output, column]
+                found[k] = parts[uint32(min(uint32(group + k * STRANDS), uint32(groups - 1))), 0, place]
             for k in range(ASKED):
-                if group + k * STRANDS < groups:
+                if uint32(group + k * STRANDS) < groups:
                     value += found[k]
+            group = uint32(group + cuda.blockDim.x // uint32(LANES) * ASKED)
     sums[strand, lane] = value
     cuda.syncthreads()
-    if strand == 0 and output < weight.shape[0]:
+    if strand == uint32(0) and inside:
         value = float32(0.0)
         for other in range(STRANDS):
             value += sums[other, lane]
-        weight[output, column] = value
+        weight[0, place] = value
 
 
 if not SIMULATED:
@@ -252,5 +260,5 @@ def make_kernels(inputs: int):
 def launch(kernels, gradient, hidden, x, parts, partial, offset, weight, stream=0):
     """Both kernels, arguments (views of arrays) as above; weight float32 [F, I]."""
     groups, first, inputs = parts.shape
-    kernels[0][groups * blocks_for(first, BLOCK_OUTPUTS), THREADS, stream](gradient, hidden, x, parts, partial, offset)
+    kernels[0][(blocks_for(first, BLOCK_OUTPUTS), groups), THREADS, stream](gradient, hidden, x, parts, partial, offset)
     kernels[1][blocks_for(first * inputs, LANES), LANES * STRANDS, stream](parts, weight)

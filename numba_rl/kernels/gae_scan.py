@@ -9,8 +9,10 @@ Shapes and meaning as in kernels.gae. Launch: ceil(N / slots) blocks of slots x 
 chunks x steps go backwards in several rounds.
 """
 
+import math
 from functools import lru_cache
 
+from numba import uint32
 from numpy import float32, int32
 
 from numba_rl.gpu import blocks_for, cuda, jit
@@ -24,6 +26,7 @@ def gae_scan_kernel(slots, chunks, steps):
     """The kernel for blocks of `slots` x `chunks` threads, each with `steps` steps in registers."""
     round_steps = chunks * steps
     points = steps + 1
+    together = math.gcd(chunks, 8)
 
     def gae_scan(rewards, values, ends, final_values, gamma, gae_lambda, advantages, returns):
         offsets = cuda.shared.array((chunks, slots), float32)
@@ -33,32 +36,39 @@ def gae_scan_kernel(slots, chunks, steps):
         factor = cuda.local.array(steps, float32)
         value = cuda.local.array(points, float32)
         kind = cuda.local.array(steps, int32)
-        slot = cuda.threadIdx.x % slots
-        chunk = cuda.threadIdx.x // slots
-        e = cuda.blockIdx.x * slots + slot
-        length = rewards.shape[0]
-        inside = e < rewards.shape[1]
-        if chunk == 0:
+        some_offsets = cuda.local.array(together, float32)
+        some_factors = cuda.local.array(together, float32)
+        thread = uint32(cuda.threadIdx.x)
+        slot = uint32(thread % uint32(slots))
+        chunk = uint32(thread // uint32(slots))
+        e = uint32(cuda.blockIdx.x * slots + slot)
+        length = int32(rewards.shape[0])
+        inside = e < uint32(rewards.shape[1])
+        column = uint32(min(e, uint32(rewards.shape[1] - 1)))
+        one = uint32(cuda.blockDim.y)  # as a number that the compiler does not know, so that it unrolls no loop: small code starts sooner
+        if chunk == uint32(0):
             behind[slot] = float32(0.0)
-        for turn in range((length + round_steps - 1) // round_steps):
-            first = length - (turn + 1) * round_steps + chunk * steps
-            # All loads first and none of them behind a branch, so that they are in flight together. Outside the launch
-            # the map is the identity.
+        end = length  # of the round, one past its last step
+        while end > int32(0):
+            first = int32(end - round_steps + int32(chunk) * steps)
+            # All loads first and none of them behind a branch, so that they are in flight together: outside the launch a
+            # neighbour is read in vain, and the map is the identity.
+            for k in range(points):
+                value[k] = values[uint32(max(int32(first + k), int32(0))), column]
             for k in range(steps):
-                t = first + k
-                there = inside and t >= 0
-                value[k] = values[t, e] if there else float32(0.0)
-                delta[k] = rewards[t, e] if there else float32(0.0)
-                kind[k] = int32(ends[t, e]) if there else OUTSIDE
-            value[steps] = values[first + steps, e] if inside and first + steps >= 0 else float32(0.0)
+                delta[k] = rewards[uint32(max(int32(first + k), int32(0))), column]
+                kind[k] = int32(ends[uint32(max(int32(first + k), int32(0))), column])
+            for k in range(steps):
+                if not inside or int32(first + k) < int32(0):
+                    kind[k] = OUTSIDE
             for k in range(steps):
                 following = value[k + 1]
                 factor[k] = gamma * gae_lambda
-                if kind[k] != 0:
+                if kind[k] != int32(0):
                     following = float32(0.0)
                     factor[k] = float32(0.0)
-                    if kind[k] > 0:
-                        following = final_values[kind[k] - 1, e]
+                    if kind[k] > int32(0):
+                        following = final_values[uint32(kind[k] - int32(1)), e]
                 delta[k] += gamma * following - value[k]
                 if kind[k] == OUTSIDE:
                     delta[k] = float32(0.0)
@@ -72,23 +82,29 @@ def gae_scan_kernel(slots, chunks, steps):
             offsets[chunk, slot] = offset
             factors[chunk, slot] = whole
             cuda.syncthreads()
-            if chunk == 0:
+            if chunk == uint32(0):
                 running = behind[slot]
-                for back in range(chunks):
-                    c = chunks - 1 - back
-                    here = offsets[c, slot] + factors[c, slot] * running
-                    offsets[c, slot] = running  # what comes from behind chunk c
-                    running = here
+                done = uint32(0)
+                while done < uint32(chunks):
+                    for k in range(together):  # the reads of a few chunks together, since each waits for the one before
+                        some_offsets[k] = offsets[uint32(chunks - 1 - k - done), slot]
+                        some_factors[k] = factors[uint32(chunks - 1 - k - done), slot]
+                    for k in range(together):
+                        offsets[uint32(chunks - 1 - k - done), slot] = running  # what comes from behind the chunk
+                        running = some_offsets[k] + some_factors[k] * running
+                    done = uint32(done + one * together)
                 behind[slot] = running
             cuda.syncthreads()
             running = offsets[chunk, slot]
             for back in range(steps):
                 k = steps - 1 - back
                 running = delta[k] + factor[k] * running
-                if inside and first + k >= 0:
-                    advantages[first + k, e] = running
-                    returns[first + k, e] = running + value[k]
+                t = int32(first + k)
+                if inside and t >= int32(0):
+                    advantages[uint32(t), e] = running
+                    returns[uint32(t), e] = running + value[k]
             cuda.syncthreads()
+            end = int32(end - int32(one) * round_steps)
 
     return cached(jit(gae_scan, launch_bounds=slots * chunks))
 

@@ -21,7 +21,7 @@ from functools import cache
 
 from numba import njit
 
-from numba_rl.gpu import both, cuda, float32, jit, rebound
+from numba_rl.gpu import both, cuda, float32, jit, rebound, uint32
 from numba_rl.kernel_cache import cached
 
 JUDGED, SKIPPED, SKIPPED_ROW, COLLAPSED_ROW, CLIPPED, REASON = range(6)  # COUNTS
@@ -30,45 +30,80 @@ FIGURES = ("loss", "grad_norm", "loss_average", "grad_norm_average", "q_mean", "
 NONE, BROKEN, COLLAPSED, DIVERGED = range(4)  # reasons to halt
 KEEP = 0.99  # of an average, an update
 THREADS = 128
+AHEAD = 4  # values that a thread reads at once
 
 
 @both()
-def judge(loss, norms, q_mean, has_values, thresholds, limits, counts, running, halted, figures, record):
-    """Everything but the statistics of the values; one thread."""
-    counts[0] += 1
-    row = counts[0] % 2
-    square = float32(0.0)
-    for k in range(norms.shape[0]):
+def judge(loss, norms, q_mean, has_values, thresholds, limits, counts, running, halted, figures, record, one):
+    """Everything but the statistics of the values; one thread. one: uint32 1, which the compiler of a kernel had better not know.
+
+    All is read before anything is written: one wait for the memory.
+    """
+    judged = counts[JUDGED] + 1
+    skipped = counts[SKIPPED]
+    skipped_row = counts[SKIPPED_ROW]
+    collapsed_row = counts[COLLAPSED_ROW]
+    clipped = counts[CLIPPED]
+    reason = counts[REASON]
+    loss_average = running[0]
+    norm_average = running[1]
+    q_figures = running[2], running[3], running[4], running[5]
+    found = loss[0]
+    bound = thresholds[0]
+    collapse = thresholds[1]
+    divergence = thresholds[2]
+    most_collapsed = limits[0]
+    most_skipped = limits[1]
+    square = norms[0] * norms[0]
+    k = uint32(1)
+    while k < uint32(norms.shape[0]):
         square += norms[k] * norms[k]
+        k = uint32(k + one)
     norm = float32(math.sqrt(square))
-    if math.isfinite(loss[0]) and math.isfinite(norm):
-        bounded = min(max(loss[0], -thresholds[0]), thresholds[0])
-        if bounded != loss[0]:
-            counts[4] += 1
-        first = counts[0] - counts[1] == 1
-        keep = float32(0.0) if first else float32(KEEP)
-        running[0] = keep * running[0] + (float32(1.0) - keep) * bounded
-        running[1] = keep * running[1] + (float32(1.0) - keep) * norm
-        counts[2] = 0
-        counts[3] = counts[3] + 1 if norm < thresholds[1] else 0
+    if math.isfinite(found) and math.isfinite(norm):
+        bounded = min(max(found, -bound), bound)
+        if bounded != found:
+            clipped += 1
+        keep = float32(0.0) if judged - skipped == 1 else float32(KEEP)
+        loss_average = float32(keep * loss_average + (float32(1.0) - keep) * bounded)
+        norm_average = float32(keep * norm_average + (float32(1.0) - keep) * norm)
+        skipped_row = 0
+        collapsed_row = collapsed_row + 1 if norm < collapse else 0
     else:
-        counts[1] += 1
-        counts[2] += 1
-    if counts[5] == 0:
-        if counts[2] >= limits[1]:
-            counts[5] = 1
-        elif counts[3] >= limits[0]:
-            counts[5] = 2
-        elif has_values and not abs(q_mean) <= thresholds[2] and counts[2] == 0:
-            counts[5] = 3
-    if counts[5] != 0:
+        skipped += 1
+        skipped_row += 1
+    if reason == NONE:
+        if skipped_row >= most_skipped:
+            reason = BROKEN
+        elif collapsed_row >= most_collapsed:
+            reason = COLLAPSED
+        elif has_values and not abs(q_mean) <= divergence and skipped_row == 0:
+            reason = DIVERGED
+    if reason != NONE:
         halted[0] = float32(1.0)
-    figures[row, 0] = loss[0]
+    counts[JUDGED] = judged
+    counts[SKIPPED] = skipped
+    counts[SKIPPED_ROW] = skipped_row
+    counts[COLLAPSED_ROW] = collapsed_row
+    counts[CLIPPED] = clipped
+    counts[REASON] = reason
+    running[0] = loss_average
+    running[1] = norm_average
+    row = judged & 1
+    figures[row, 0] = found
     figures[row, 1] = norm
-    for k in range(6):
-        figures[row, 2 + k] = running[k]
-    for k in range(6):
-        record[row, k] = counts[k]
+    figures[row, 2] = loss_average
+    figures[row, 3] = norm_average
+    figures[row, 4] = q_figures[0]
+    figures[row, 5] = q_figures[1]
+    figures[row, 6] = q_figures[2]
+    figures[row, 7] = q_figures[3]
+    record[row, JUDGED] = judged
+    record[row, SKIPPED] = skipped
+    record[row, SKIPPED_ROW] = skipped_row
+    record[row, COLLAPSED_ROW] = collapsed_row
+    record[row, CLIPPED] = clipped
+    record[row, REASON] = reason
 
 
 @both()
@@ -108,7 +143,7 @@ def _guard_all(loss, norms, values, count, stop, thresholds, limits, counts, run
         shift = values[0]
         total, square, low, high = spread(values, count, 0, 1, shift)
         mean = write_spread(total, square, low, high, count, shift, running)
-    judge(loss, norms, mean, due, thresholds, limits, counts, running, halted, figures, record)
+    judge(loss, norms, mean, due, thresholds, limits, counts, running, halted, figures, record, uint32(1))
     record[counts[0] % 2, 6] = counts[0]
 
 
@@ -117,40 +152,71 @@ guard_cpu = cached(
 )
 
 
-judged, spread_over, written = judge.device, spread.device, write_spread.device
+judged, written = judge.device, write_spread.device
 
 
 @cache
 def guard_kernel(threads):
-    """The kernel, launched as one block of `threads`."""
+    """The kernel, launched as one block of `threads`. (Loops step by numbers that the compiler does not know, so that it unrolls none
+    beyond what is written: small code starts sooner.)"""
+    together = AHEAD if threads % AHEAD == 0 else 1
 
     def guard(loss, norms, values, count, stop, thresholds, limits, counts, running, halted, figures, record):
         sums = cuda.shared.array((threads, 4), float32)
-        judging = stop[0] == float32(0.0) and halted[0] == float32(0.0)
-        cuda.syncthreads()  # all threads have seen the same before one of them sets `halted`
+        one = uint32(uint32(cuda.blockDim.x) // uint32(threads))
+        stopped = stop[0]
+        ended = halted[0]
+        so_far = counts[0]
+        every = uint32(limits[2])
+        shift = values[0]
+        judging = stopped == float32(0.0) and ended == float32(0.0)
+        cuda.syncthreads()  # all threads have seen the same before one of them sets `halted` or counts
         if judging:
-            thread = cuda.threadIdx.x
-            due = count > 0 and counts[0] % limits[2] == 0
-            shift = values[0]
+            thread = uint32(cuda.threadIdx.x)
+            due = count > 0 and uint32(uint32(so_far) % every) == uint32(0)
+            mean = float32(0.0)
             if due:
-                total, square, low, high = spread_over(values, count, thread, threads, shift)
+                total = float32(0.0)
+                square = float32(0.0)
+                low = float32(math.inf)
+                high = float32(-math.inf)
+                some = cuda.local.array(AHEAD, float32)
+                i = thread
+                while i < uint32(count):
+                    for k in range(AHEAD):
+                        some[k] = values[uint32(min(uint32(i + k * threads), uint32(count - 1)))]
+                    for k in range(AHEAD):
+                        if uint32(i + k * threads) < uint32(count):
+                            apart = some[k] - shift
+                            total += apart
+                            square += apart * apart
+                            low = min(low, some[k])
+                            high = max(high, some[k])
+                    i = uint32(i + AHEAD * cuda.blockDim.x)
                 sums[thread, 0] = total
                 sums[thread, 1] = square
                 sums[thread, 2] = low
                 sums[thread, 3] = high
-            cuda.syncthreads()
-            if thread == 0:
-                mean = float32(0.0)
-                if due:
-                    for other in range(1, threads):
-                        sums[0, 0] += sums[other, 0]
-                        sums[0, 1] += sums[other, 1]
-                        sums[0, 2] = min(sums[0, 2], sums[other, 2])
-                        sums[0, 3] = max(sums[0, 3], sums[other, 3])
-                    mean = written(sums[0, 0], sums[0, 1], sums[0, 2], sums[0, 3], count, shift, running)
-                judged(loss, norms, mean, due, thresholds, limits, counts, running, halted, figures, record)
+                cuda.syncthreads()
+                if thread == uint32(0):
+                    total = float32(-0.0)  # which changes no number that is added
+                    square = float32(-0.0)
+                    low = float32(math.inf)
+                    high = float32(-math.inf)
+                    other = uint32(0)
+                    while other < uint32(threads):
+                        for k in range(together):
+                            total += sums[uint32(other + k), 0]
+                            square += sums[uint32(other + k), 1]
+                            low = min(low, sums[uint32(other + k), 2])
+                            high = max(high, sums[uint32(other + k), 3])
+                        other = uint32(other + together * one)
+                    mean = written(total, square, low, high, count, shift, running)
+            if thread == uint32(0):
+                judged(loss, norms, mean, due, thresholds, limits, counts, running, halted, figures, record, one)
                 cuda.threadfence_system()  # the host must not see the number before what it stands for
-                record[counts[0] % 2, 6] = counts[0]
+                number = so_far + 1
+                record[number & 1, 6] = number
 
     return cached(jit(guard))
 

@@ -17,7 +17,7 @@ from functools import cache
 
 import numpy as np
 
-from numba_rl.gpu import cuda, device, float32, int32, jit
+from numba_rl.gpu import cuda, device, float32, int32, int64, jit, uint32
 from numba_rl.kernel_cache import cached
 
 FIGURES = (
@@ -25,13 +25,17 @@ FIGURES = (
     "steps", "non_finite",
 )  # fmt: skip
 THREADS, BLOCKS = 256, 264
+AHEAD = 4  # steps that a thread reads at once
 CONSTANT = 1e-6  # a deviation below this share of the largest |reward| is rounding
 EXPOSURE_ACTIONS = 9  # actions of one exposure
 
 
 @cache
 def monitor_kernel(threads):
-    """The kernel for blocks of `threads`, a power of two."""
+    """The kernel for blocks of `threads`, a power of two from 2 on.
+
+    (Loops begin or step at blockDim, which is that number, so that the compiler unrolls none: small code starts sooner.)
+    """
 
     def monitor(rewards, actions, count, partial, counts, ticket, figures):
         number = cuda.shared.array(threads, int32)
@@ -41,43 +45,54 @@ def monitor_kernel(threads):
         high = cuda.shared.array(threads, float32)
         tally = cuda.shared.array((threads, 6), int32)
         is_last = cuda.shared.array(1, int32)
-        thread = cuda.threadIdx.x
+        some = cuda.local.array(AHEAD, float32)
+        chosen = cuda.local.array(AHEAD, uint32)
+        thread = uint32(cuda.threadIdx.x)
+        block = uint32(cuda.blockIdx.x)
+        blocks = uint32(cuda.gridDim.x)
+        half = uint32(uint32(cuda.blockDim.x) // uint32(2))
         # sums about the first reward keep their digits where rewards vary little
         shift = rewards[0] if math.isfinite(rewards[0]) else float32(0.0)
-        n = 0
+        n = int32(0)
         total = float32(0.0)
         square = float32(0.0)
         smallest = float32(math.inf)
         largest = float32(-math.inf)
         for k in range(6):
-            tally[thread, k] = 0
-        for i in range(cuda.blockIdx.x * threads + thread, count, cuda.gridDim.x * threads):
-            reward = rewards[i]
-            tally[thread, actions[i] // EXPOSURE_ACTIONS] += 1
-            if math.isfinite(reward):
-                n += 1
-                apart = reward - shift
-                total += apart
-                square += apart * apart
-                smallest = min(smallest, reward)
-                largest = max(largest, reward)
-            else:
-                tally[thread, 5] += 1
+            tally[thread, k] = int32(0)
+        i = int64(block) * threads + int64(thread)
+        stride = int64(blocks) * threads
+        while i < count:
+            for k in range(AHEAD):
+                place = min(i + k * stride, count - 1)
+                some[k] = rewards[place]
+                chosen[k] = uint32(actions[place])
+            for k in range(AHEAD):
+                if i + k * stride < count:
+                    tally[thread, uint32(chosen[k] // uint32(EXPOSURE_ACTIONS))] += int32(1)
+                    if math.isfinite(some[k]):
+                        n = int32(n + 1)
+                        apart = some[k] - shift
+                        total += apart
+                        square += apart * apart
+                        smallest = min(smallest, some[k])
+                        largest = max(largest, some[k])
+                    else:
+                        tally[thread, 5] += int32(1)
+            i += AHEAD * stride
+        several = float32(max(n, int32(1)))
         number[thread] = n
-        mean[thread] = shift + total / float32(max(n, 1))
-        squares[thread] = max(square - total * total / float32(max(n, 1)), float32(0.0))
+        mean[thread] = shift + total / several
+        squares[thread] = max(square - total * total / several, float32(0.0))
         low[thread] = smallest
         high[thread] = largest
-        width = threads
-        while width > 1:
-            width //= 2
+        width = half
+        while width > uint32(0):
             cuda.syncthreads()
             if thread < width:
-                merge(number, mean, squares, low, high, thread, thread + width)
-                for k in range(6):
-                    tally[thread, k] += tally[thread + width, k]
-        if thread == 0:
-            block = cuda.blockIdx.x
+                merge(number, mean, squares, low, high, tally, thread, uint32(thread + width))
+            width = uint32(width // uint32(2))
+        if thread == uint32(0):
             partial[block, 0] = mean[0]
             partial[block, 1] = squares[0]
             partial[block, 2] = low[0]
@@ -87,34 +102,49 @@ def monitor_kernel(threads):
                 counts[block, k] = tally[0, k]
             cuda.threadfence()
             is_last[0] = 1 if cuda.atomic.add(ticket, 0, 1) == cuda.gridDim.x - 1 else 0
-            if is_last[0] == 1:
-                cuda.threadfence()
+        cuda.syncthreads()
+        if is_last[0] == 1:
+            cuda.threadfence()
+            if thread == uint32(0):
                 ticket[0] = 0
-                number[0] = 0
+                number[0] = int32(0)
                 mean[0] = float32(0.0)
                 squares[0] = float32(0.0)
                 low[0] = float32(math.inf)
                 high[0] = float32(-math.inf)
                 for k in range(6):
-                    tally[0, k] = 0
-                for other in range(cuda.gridDim.x):
-                    number[1] = counts[other, 6]
-                    mean[1] = partial[other, 0]
-                    squares[1] = partial[other, 1]
-                    low[1] = partial[other, 2]
-                    high[1] = partial[other, 3]
-                    merge(number, mean, squares, low, high, 0, 1)
+                    tally[0, k] = int32(0)
+            # The first thread adds the blocks up, which the others hand to it.
+            base = uint32(0)
+            while base < blocks:
+                other = uint32(base + thread)
+                if thread > uint32(0) and other <= blocks:
+                    other = uint32(other - 1)
+                    number[thread] = counts[other, 6]
+                    mean[thread] = partial[other, 0]
+                    squares[thread] = partial[other, 1]
+                    low[thread] = partial[other, 2]
+                    high[thread] = partial[other, 3]
                     for k in range(6):
-                        tally[0, k] += counts[other, k]
+                        tally[thread, k] = counts[other, k]
+                cuda.syncthreads()
+                if thread == uint32(0):
+                    place = uint32(1)
+                    while place < uint32(threads) and uint32(base + place) <= blocks:
+                        merge(number, mean, squares, low, high, tally, uint32(0), place)
+                        place = uint32(place + uint32(half // uint32(threads // 2)))
+                cuda.syncthreads()
+                base = uint32(base + cuda.blockDim.x - 1)
+            if thread == uint32(0):
                 report(number[0], mean[0], squares[0], low[0], high[0], tally, count, figures)
 
     return cached(jit(monitor))
 
 
 @device
-def merge(number, mean, squares, low, high, into, other):
-    """Count, mean and squared deviations of two parts together, at `into`."""
-    n = number[into] + number[other]
+def merge(number, mean, squares, low, high, tally, into, other):
+    """Count, mean, squared deviations, extremes and tallies of two parts together, at `into`."""
+    n = int32(number[into] + number[other])
     if number[other] > 0:
         apart = mean[other] - mean[into]
         share = float32(number[other]) / float32(n)
@@ -123,6 +153,8 @@ def merge(number, mean, squares, low, high, into, other):
     number[into] = n
     low[into] = min(low[into], low[other])
     high[into] = max(high[into], high[other])
+    for k in range(6):
+        tally[into, k] = int32(tally[into, k] + tally[other, k])
 
 
 @device

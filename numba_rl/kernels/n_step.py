@@ -11,10 +11,10 @@ The time line has H + L rows, H of the tail (the last steps of the launches befo
 tail: states, next_states float32 [H, N, W] (next_states: the true next state where the row is a cut), actions int32, rewards
 float32, ends int16 [H, N]; launch: as in collect.batched.Rollout. Output row i is time line row i / N, slot i % N:
 states, next_states float32 [M, W], actions int32, rewards, discounts float32, flags int32 [M].
-Launch: `lanes` threads a transition. Cost: memory-bound, 4 x 4 W bytes a transition.
+Launch: `lanes` threads a transition, fewer than 2^32 in all. Cost: memory-bound, 4 x 4 W bytes a transition.
 """
 
-from numba import njit, prange
+from numba import int32, njit, prange, uint32
 from numpy import float32
 
 from numba_rl.gpu import blocks_for, both, cuda, jit, rebound
@@ -30,46 +30,53 @@ def transition(
     rewards, ends, out_states, out_next, out_actions, out_rewards, out_discounts, out_flags,
 ):  # fmt: skip
     """Output row i, the words `lane`, `lane + lanes`, ... of its states; `held` rows of the tail are in use."""
-    slots = rewards.shape[1]
-    e = i % slots
-    start = i // slots
+    i = uint32(i)
+    held = uint32(held)
+    slots = uint32(rewards.shape[1])
+    start = uint32(i // slots)
+    e = uint32(i - start * slots)
     total = float32(0.0)
     discount = float32(1.0)
     row = start
-    end = 0
-    going = True
-    for step in range(n):
-        if going:
-            row = start + step
-            if row < held:
-                total += discount * tail_rewards[row, e]
-                end = int(tail_ends[row, e])
-            else:
-                total += discount * rewards[row - held, e]
-                end = int(ends[row - held, e])
-            discount *= gamma
-            going = end == 0
-    for word in range(lane, states.shape[2], lanes):
+    end = int32(0)
+    step = uint32(0)
+    while end == int32(0) and step < uint32(n):
+        row = uint32(start + step)
+        if row < held:
+            reward = tail_rewards[row, e]
+            end = int32(tail_ends[row, e])
+        else:
+            reward = rewards[uint32(row - held), e]
+            end = int32(ends[uint32(row - held), e])
+        total += discount * reward
+        discount *= gamma
+        step = uint32(step + uint32(1))
+    following = uint32(row + uint32(1))
+    word = uint32(lane)
+    while word < uint32(states.shape[2]):
         if start < held:
-            out_states[i, word] = tail_states[start, e, word]
+            own = tail_states[start, e, word]
         else:
-            out_states[i, word] = states[start - held, e, word]
-        if end > 0 and row < held:
-            out_next[i, word] = tail_next[row, e, word]
-        elif end > 0:
-            out_next[i, word] = final_states[end - 1, e, word]
-        elif row + 1 < held:
-            out_next[i, word] = tail_states[row + 1, e, word]
+            own = states[uint32(start - held), e, word]
+        if end > int32(0) and row < held:
+            reached = tail_next[row, e, word]
+        elif end > int32(0):
+            reached = final_states[uint32(end - int32(1)), e, word]
+        elif following < held:
+            reached = tail_states[following, e, word]
         else:
-            out_next[i, word] = states[row + 1 - held, e, word]
+            reached = states[uint32(following - held), e, word]
+        out_states[i, word] = own
+        out_next[i, word] = reached
+        word = uint32(word + uint32(lanes))
     if lane == 0:
         if start < held:
             out_actions[i] = tail_actions[start, e]
         else:
-            out_actions[i] = actions[start - held, e]
+            out_actions[i] = actions[uint32(start - held), e]
         out_rewards[i] = total
         out_discounts[i] = discount
-        out_flags[i] = TERMINATED if end < 0 else (TRUNCATED if end > 0 else 0)
+        out_flags[i] = TERMINATED if end < int32(0) else (TRUNCATED if end > int32(0) else 0)
 
 
 def _transitions_all(
@@ -87,10 +94,11 @@ def _transitions_on_gpu(
     count, lanes, n, gamma, held, tail_states, tail_next, tail_actions, tail_rewards, tail_ends, states, final_states, actions,
     rewards, ends, out_states, out_next, out_actions, out_rewards, out_discounts, out_flags,
 ):  # fmt: skip
-    place = cuda.grid(1)
-    if place // lanes < count:
+    place = uint32(cuda.grid(1))
+    i = uint32(place // uint32(lanes))
+    if i < uint32(count):
         transition(
-            place // lanes, place % lanes, lanes, n, gamma, held, tail_states, tail_next, tail_actions, tail_rewards, tail_ends,
+            i, uint32(place - i * uint32(lanes)), lanes, n, gamma, held, tail_states, tail_next, tail_actions, tail_rewards, tail_ends,
             states, final_states, actions, rewards, ends, out_states, out_next, out_actions, out_rewards, out_discounts, out_flags,
         )  # fmt: skip
 

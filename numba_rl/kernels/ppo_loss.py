@@ -50,6 +50,7 @@ def make_ppo_loss(actions, hidden_pairs, lanes=LANES, warps=GROUPS_A_BLOCK):
     width = columns + SUMS
     own_logits = 2 * logit_steps  # of a lane
     own_hidden = 2 * hidden_steps
+    added = min(warps, 8)  # groups whose sums are read at once
 
     def ppo_loss(
         logits, logit_bias, hidden, head, taken, old_log_probs, advantages, returns, parts, minibatch, settings,
@@ -57,35 +58,40 @@ def make_ppo_loss(actions, hidden_pairs, lanes=LANES, warps=GROUPS_A_BLOCK):
     ):  # fmt: skip
         scratch = cuda.shared.array(32, float32)
         gathered = cuda.shared.array((warps, width), float32)
-        lane = cuda.threadIdx.x % lanes
-        warp = cuda.threadIdx.x // lanes
+        thread = uint32(cuda.threadIdx.x)
+        lane = uint32(thread % uint32(lanes))
+        warp = uint32(thread // uint32(lanes))
+        block = uint32(cuda.blockIdx.x)
         x = cuda.local.array(own_logits, float32)
         p = cuda.local.array(own_logits, float32)
+        bias = cuda.local.array(own_logits, float32)
         bias_sum = cuda.local.array(own_logits, float32)
         words = cuda.local.array(hidden_steps, uint32)
         weight = cuda.local.array(own_hidden, float32)
         weight_sum = cuda.local.array(own_hidden, float32)
         hidden_sum = cuda.local.array(own_hidden, float32)
+        clip = settings[0]
+        value_coef = settings[1]
+        entropy_coef = settings[2]
+        normalised = settings[3] > float32(0.0)
         head_bias = head[2 * hidden_pairs]
         for k in range(hidden_steps):
-            pair = lane + k * lanes
-            inside = pair < hidden_pairs
-            weight[2 * k] = head[2 * pair] if inside else float32(0.0)
-            weight[2 * k + 1] = head[2 * pair + 1] if inside else float32(0.0)
+            pair = uint32(lane + k * lanes)
+            inside = pair < uint32(hidden_pairs)
+            weight[2 * k] = head[uint32(2 * pair)] if inside else float32(0.0)
+            weight[2 * k + 1] = head[uint32(2 * pair + 1)] if inside else float32(0.0)
             weight_sum[2 * k] = float32(0.0)
             weight_sum[2 * k + 1] = float32(0.0)
             hidden_sum[2 * k] = float32(0.0)
             hidden_sum[2 * k + 1] = float32(0.0)
-        for k in range(own_logits):
-            bias_sum[k] = float32(0.0)
+        for j in range(own_logits):
+            bias[j] = logit_bias[uint32(min(uint32(2 * (lane + j // 2 * lanes) + j % 2), uint32(2 * logit_pairs - 1)))]
+            bias_sum[j] = float32(0.0)
         mean = float32(0.0)
         inverse_deviation = float32(1.0)
-        if settings[3] > float32(0.0):
+        if normalised:
             mean, inverse_deviation = combined(parts, minibatch, logits.shape[0])
-        clip = settings[0]
-        value_coef = settings[1]
-        entropy_coef = settings[2]
-        samples = logits.shape[0]
+        samples = uint32(logits.shape[0])
         whole_share = float32(1.0) / float32(samples)
         policy_sum = float32(0.0)
         value_sum = float32(0.0)
@@ -94,25 +100,29 @@ def make_ppo_loss(actions, hidden_pairs, lanes=LANES, warps=GROUPS_A_BLOCK):
         clipped_sum = float32(0.0)
         head_bias_sum = float32(0.0)
         seen = float32(0.0)
-        stride = cuda.gridDim.x * warps
-        # All groups of a warp go round equally often, since they share its shuffles; those past the end weigh nothing.
-        for turn in range((samples + stride - 1) // stride):
-            at = turn * stride + cuda.blockIdx.x * warps + warp
-            live = at < samples
-            i = at if live else samples - 1
+        # All groups of a warp go round equally often, since they share its shuffles; those past the end weigh nothing. (Steps of a number
+        # that is not known beforehand keep the compiler from unrolling: small code starts sooner.)
+        first = uint32(block * warps)
+        while first < samples:
+            live = uint32(first + warp) < samples
+            i = uint32(min(uint32(first + warp), uint32(samples - 1)))
             share = whole_share if live else float32(0.0)
             # All reads of a sample first: behind the writes of gradients, which might be to the same place, each would be waited for alone.
-            taken_action = taken[i]
+            taken_action = uint32(taken[i])
             old_log_prob = old_log_probs[i]
             raw_advantage = advantages[i]
             wanted = returns[i]
             for k in range(hidden_steps):
-                words[k] = hidden[i, min(lane + k * lanes, hidden_pairs - 1)]
+                words[k] = hidden[i, uint32(min(uint32(lane + k * lanes), uint32(hidden_pairs - 1)))]
+            for j in range(own_logits):
+                column = uint32(2 * (lane + j // 2 * lanes) + j % 2)
+                x[j] = logits[i, uint32(min(column, uint32(2 * logit_pairs - 1)))]
             top = float32(-math.inf)
             for k in range(logit_steps):
-                column = 2 * (lane + k * lanes)
-                x[2 * k] = logits[i, column] + logit_bias[column] if column < actions else float32(-math.inf)
-                x[2 * k + 1] = logits[i, column + 1] + logit_bias[column + 1] if column + 1 < actions else float32(-math.inf)
+                for half in range(2):
+                    j = 2 * k + half
+                    column = uint32(2 * (lane + k * lanes) + half)
+                    x[j] = x[j] + bias[j] if column < uint32(actions) else float32(-math.inf)
                 top = max(top, max(x[2 * k], x[2 * k + 1]))
             top = group_max(top, lanes, scratch)
             total = float32(0.0)
@@ -131,8 +141,7 @@ def make_ppo_loss(actions, hidden_pairs, lanes=LANES, warps=GROUPS_A_BLOCK):
                     x[j] = x[j] - top - log_total
                     if p[j] > float32(0.0):
                         negative_entropy += p[j] * x[j]
-                    if 2 * (lane + k * lanes) + half == taken_action:
-                        taken_log_prob = x[j]
+                    taken_log_prob = x[j] if uint32(2 * (lane + k * lanes) + half) == taken_action else taken_log_prob
             negative_entropy = group_sum(negative_entropy, lanes, scratch)
             log_ratio = group_sum(taken_log_prob, lanes, scratch) - old_log_prob
             held = max(float32(-LIMIT), min(float32(LIMIT), log_ratio))
@@ -144,39 +153,38 @@ def make_ppo_loss(actions, hidden_pairs, lanes=LANES, warps=GROUPS_A_BLOCK):
             if surrogate <= bounded and held == log_ratio:
                 slope = -surrogate * share
             for k in range(logit_steps):
-                column = 2 * (lane + k * lanes)
+                pair = uint32(lane + k * lanes)
                 for half in range(2):
                     j = 2 * k + half
-                    gradient = float32(0.0)
-                    if column + half < actions:
-                        hit = float32(1.0) if column + half == taken_action else float32(0.0)
-                        gradient = slope * (hit - p[j])
-                        if p[j] > float32(0.0):
-                            gradient += entropy_coef * share * p[j] * (x[j] - negative_entropy)
-                    x[j] = gradient
-                    bias_sum[j] += gradient
-                if live and column < 2 * logit_pairs:
-                    logit_gradient[i, column // 2] = pack(x[2 * k], x[2 * k + 1])
+                    column = uint32(2 * pair + half)
+                    hit = float32(1.0) if column == taken_action else float32(0.0)
+                    gradient = slope * (hit - p[j])
+                    if p[j] > float32(0.0):
+                        gradient += entropy_coef * share * p[j] * (x[j] - negative_entropy)
+                    x[j] = gradient if column < uint32(actions) else float32(0.0)
+                    bias_sum[j] += x[j]
+                if live and pair < uint32(logit_pairs):
+                    logit_gradient[i, pair] = pack(x[2 * k], x[2 * k + 1])
             value = float32(0.0)
             for k in range(hidden_steps):
-                if lane + k * lanes < hidden_pairs:
+                if uint32(lane + k * lanes) < uint32(hidden_pairs):
                     value += low(words[k]) * weight[2 * k] + high(words[k]) * weight[2 * k + 1]
             value = group_sum(value, lanes, scratch) + head_bias
             error = value - wanted
             value_slope = float32(2.0) * value_coef * share * error
             for k in range(hidden_steps):
-                pair = lane + k * lanes
+                pair = uint32(lane + k * lanes)
                 weight_sum[2 * k] += value_slope * low(words[k])
                 weight_sum[2 * k + 1] += value_slope * high(words[k])
                 even = value_slope * weight[2 * k] if low(words[k]) > float32(0.0) else float32(0.0)
                 odd = value_slope * weight[2 * k + 1] if high(words[k]) > float32(0.0) else float32(0.0)
                 hidden_sum[2 * k] += even
                 hidden_sum[2 * k + 1] += odd
-                if live and pair < hidden_pairs:
+                if live and pair < uint32(hidden_pairs):
                     hidden_gradient[i, pair] = pack(even, odd)
             head_bias_sum += value_slope
             if live:
-                if lane == 0:
+                if lane == uint32(0):
                     values[i] = value
                 policy_sum -= min(surrogate, bounded)
                 value_sum += error * error
@@ -185,19 +193,21 @@ def make_ppo_loss(actions, hidden_pairs, lanes=LANES, warps=GROUPS_A_BLOCK):
                 if abs(ratio - float32(1.0)) > clip:
                     clipped_sum += float32(1.0)
                 seen += float32(1.0)
+            first = uint32(first + warps * cuda.gridDim.x)
         for k in range(hidden_steps):
-            pair = lane + k * lanes
-            if pair < hidden_pairs:
-                gathered[warp, head_column + 2 * pair] = weight_sum[2 * k]
-                gathered[warp, head_column + 2 * pair + 1] = weight_sum[2 * k + 1]
-                gathered[warp, hidden_column + 2 * pair] = hidden_sum[2 * k]
-                gathered[warp, hidden_column + 2 * pair + 1] = hidden_sum[2 * k + 1]
+            pair = uint32(lane + k * lanes)
+            if pair < uint32(hidden_pairs):
+                column = uint32(2 * pair)
+                gathered[warp, uint32(head_column + column)] = weight_sum[2 * k]
+                gathered[warp, uint32(head_column + column + 1)] = weight_sum[2 * k + 1]
+                gathered[warp, uint32(hidden_column + column)] = hidden_sum[2 * k]
+                gathered[warp, uint32(hidden_column + column + 1)] = hidden_sum[2 * k + 1]
         for k in range(logit_steps):
-            pair = lane + k * lanes
-            if pair < logit_pairs:
-                gathered[warp, 2 * pair] = bias_sum[2 * k]
-                gathered[warp, 2 * pair + 1] = bias_sum[2 * k + 1]
-        if lane == 0:
+            pair = uint32(lane + k * lanes)
+            if pair < uint32(logit_pairs):
+                gathered[warp, uint32(2 * pair)] = bias_sum[2 * k]
+                gathered[warp, uint32(2 * pair + 1)] = bias_sum[2 * k + 1]
+        if lane == uint32(0):
             gathered[warp, columns - 1] = head_bias_sum
             gathered[warp, columns] = policy_sum
             gathered[warp, columns + 1] = value_sum
@@ -208,16 +218,21 @@ def make_ppo_loss(actions, hidden_pairs, lanes=LANES, warps=GROUPS_A_BLOCK):
             gathered[warp, columns + 6] = float32(0.0)
             gathered[warp, columns + 7] = float32(0.0)
         cuda.syncthreads()
-        for column in range(cuda.threadIdx.x, width, cuda.blockDim.x):
+        column = thread
+        while column < uint32(width):
             total = float32(0.0)
-            for other in range(warps):
-                total += gathered[other, column]
-            if column < hidden_column:
-                partial[cuda.blockIdx.x, actor_offset + column] = total
-            elif column < columns:
-                partial[cuda.blockIdx.x, critic_offset + column - hidden_column] = total
+            other = uint32(0)
+            while other < uint32(warps):
+                for k in range(added):
+                    total += gathered[uint32(other + k), column]
+                other = uint32(other + added * cuda.blockDim.x // (lanes * warps))
+            if column < uint32(hidden_column):
+                partial[block, uint32(actor_offset + column)] = total
+            elif column < uint32(columns):
+                partial[block, uint32(critic_offset + column - hidden_column)] = total
             else:
-                sums[cuda.blockIdx.x, column - columns] = total
+                sums[block, uint32(column - columns)] = total
+            column = uint32(column + cuda.blockDim.x)
 
     # Room for two blocks on a multiprocessor: with what the compiler would take, one, whose latencies nothing hides.
     return cached(jit(ppo_loss, max_registers=most_registers(2 * lanes * warps)))

@@ -22,17 +22,9 @@ _SHIFT = 32
 
 @both()
 def _masked(word, output):
-    """`word` with the quarters zeroed whose output is zero. Outputs of a ReLU are +0 or positive: a zero quarter was cut."""
-    mask = uint64(0)
-    if output & uint64(0x7FFF) != uint64(0):
-        mask |= uint64(0xFFFF)
-    if output & uint64(0x7FFF0000) != uint64(0):
-        mask |= uint64(0xFFFF0000)
-    if output & uint64(0x7FFF00000000) != uint64(0):
-        mask |= uint64(0xFFFF00000000)
-    if output & uint64(0x7FFF000000000000) != uint64(0):
-        mask |= uint64(0xFFFF000000000000)
-    return word & mask
+    """The bf16 pair `word` with the halves zeroed whose output is zero. Outputs of a ReLU are +0, -0 or positive: a zero half was cut."""
+    kept = uint32(uint32(uint32(output & uint32(0x7FFF7FFF)) + uint32(0x7FFF7FFF)) & uint32(0x80008000))  # a bit for each half
+    return uint32(word & uint32(uint32(kept >> uint32(15)) * uint32(0xFFFF)))
 
 
 masked = _masked.device
@@ -45,41 +37,52 @@ def make_relu_grad(lanes=32):
 
     def relu_grad(gradient, hidden, partial, offset):
         sums = cuda.shared.array((ROWS, width), float32)
-        lane = cuda.threadIdx.x % lanes
-        row = cuda.threadIdx.x // lanes
-        column = cuda.blockIdx.x * lanes + lane
-        rows = gradient.shape[0]
-        stride = ROWS * cuda.gridDim.y
+        thread = uint32(cuda.threadIdx.x)
+        lane = uint32(thread % uint32(lanes))
+        row = uint32(thread // uint32(lanes))
+        column = uint32(cuda.blockIdx.x * lanes + lane)
+        rows = uint32(gradient.shape[0])
+        columns = uint32(gradient.shape[1])
+        stride = uint32(ROWS * cuda.gridDim.y)
         a = float32(0.0)
         b = float32(0.0)
         c = float32(0.0)
         d = float32(0.0)
-        if column < gradient.shape[1]:
+        if column < columns:
             words = cuda.local.array(FLYING, uint64)
             outputs = cuda.local.array(FLYING, uint64)
-            for m in range(cuda.blockIdx.y * ROWS + row, rows, FLYING * stride):
+            places = cuda.local.array(FLYING, uint32)
+            # (Steps of a number that is not known beforehand keep the compiler from unrolling: small code starts sooner.)
+            m = uint32(cuda.blockIdx.y * ROWS + row)
+            while m < rows:
                 for k in range(FLYING):  # past the end, the last row is read again: no branch between the reads
-                    words[k] = gradient[min(m + k * stride, rows - 1), column]
-                    outputs[k] = hidden[min(m + k * stride, rows - 1), column]
+                    places[k] = min(uint32(m + k * stride), uint32(rows - 1))
+                    words[k] = gradient[places[k], column]
+                    outputs[k] = hidden[places[k], column]
                 for k in range(FLYING):
-                    if m + k * stride < rows:
-                        word = masked(words[k], outputs[k])
-                        gradient[m + k * stride, column] = word
-                        a += low(uint32(word & uint64(0xFFFFFFFF)))
-                        b += high(uint32(word & uint64(0xFFFFFFFF)))
-                        c += low(uint32(word >> uint64(_SHIFT)))
-                        d += high(uint32(word >> uint64(_SHIFT)))
-        sums[row, 4 * lane] = a
-        sums[row, 4 * lane + 1] = b
-        sums[row, 4 * lane + 2] = c
-        sums[row, 4 * lane + 3] = d
+                    if uint32(m + k * stride) < rows:
+                        left = masked(uint32(words[k] & uint64(0xFFFFFFFF)), uint32(outputs[k] & uint64(0xFFFFFFFF)))
+                        right = masked(uint32(words[k] >> uint64(_SHIFT)), uint32(outputs[k] >> uint64(_SHIFT)))
+                        gradient[places[k], column] = uint64(left) | (uint64(right) << uint64(_SHIFT))
+                        a += low(left)
+                        b += high(left)
+                        c += low(right)
+                        d += high(right)
+                m = uint32(m + FLYING * stride)
+        first = uint32(uint32(4) * lane)
+        sums[row, first] = a
+        sums[row, uint32(first + 1)] = b
+        sums[row, uint32(first + 2)] = c
+        sums[row, uint32(first + 3)] = d
         cuda.syncthreads()
-        for place in range(cuda.threadIdx.x, width, cuda.blockDim.x):
-            target = cuda.blockIdx.x * width + place
-            if target < 4 * gradient.shape[1]:
+        place = thread
+        while place < uint32(width):
+            target = uint32(cuda.blockIdx.x * width + place)
+            if target < uint32(4 * columns):
                 total = float32(0.0)
                 for other in range(ROWS):
                     total += sums[other, place]
-                partial[cuda.blockIdx.y, offset + target] = total
+                partial[uint32(cuda.blockIdx.y), uint32(offset + target)] = total
+            place = uint32(place + cuda.blockDim.x)
 
     return cached(jit(relu_grad))

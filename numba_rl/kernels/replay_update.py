@@ -166,7 +166,8 @@ def update_kernel(layout: Layout, warps: int, early: bool = False):
         resum(int32(top), listed, counts[1], node_sums, node_peaks, leaves, sums, peaks, tops, top_peaks, warp, lane, scratch)
 
     parts = {"begin": begin_function(early), "under": place_under, "clear": clear_slot, "resum": resum_top(layout, warps)}
-    return cached(gpu.jit(specialised(update, parts, astuple(layout), warps, int(early))))
+    kernel = specialised(update, parts, astuple(layout), warps, int(early))
+    return cached(gpu.jit(kernel, max_registers=gpu.most_registers(threads)))  # said, though never reached: else the compiler saves registers by reading in turns
 
 
 def launch_update(layout: Layout, ring: RingViews, slots, errors, stamp, peak, skip, stream, warps: int, early: bool = False):

@@ -38,14 +38,17 @@ THREADS = 64
 
 
 @both()
-def best_of(q, row, first, count):
-    """Place 0..count - 1 of the largest of q[row, first : first + count], the first of equals; -1 with a NaN or no finite largest."""
+def best_of(q, row, first, count, most):
+    """Place 0..count - 1 of the largest of q[row, first : first + count], the first of equals; -1 with a NaN or no finite largest.
+
+    most: constant and not below count; as many values are read, past the end the last one again.
+    """
     best = uint32(0)
     top = q[row, uint32(first)]
     broken = math.isnan(top)
     index = uint32(1)
-    while index < count:  # 32-bit places and no branch: a kernel unrolls it, and loads need not wait for comparisons
-        value = q[row, uint32(first + index)]
+    while index < most:  # 32-bit places and no branch: a kernel unrolls it, and loads need not wait for comparisons
+        value = q[row, uint32(first + min(index, uint32(count - uint32(1))))]
         broken |= math.isnan(value)
         if value > top:
             best = index
@@ -59,18 +62,22 @@ def best_of(q, row, first, count):
 @both()
 def drawn_from(q, row, first, count, best, u, inverse_temperature):
     """A draw from the softmax of q x inverse_temperature; `best` is the place of the largest. A value of weight 0 is never drawn."""
-    top = q[row, first + best]
+    top = q[row, uint32(first + best)]
     total = float32(0.0)
-    for index in range(count):
-        total += float32(math.exp((q[row, first + index] - top) * inverse_temperature))
+    index = uint32(0)
+    while index < count:
+        total += float32(math.exp((q[row, uint32(first + index)] - top) * inverse_temperature))
+        index = uint32(index + uint32(1))
     threshold = u * total
     cumulative = float32(0.0)
     chosen = -1
-    for index in range(count):
-        mass = float32(math.exp((q[row, first + index] - top) * inverse_temperature))
+    index = uint32(0)
+    while index < count:
+        mass = float32(math.exp((q[row, uint32(first + index)] - top) * inverse_temperature))
         if mass > float32(0.0) and (chosen < 0 or cumulative <= threshold):
-            chosen = index
+            chosen = int64(index)
         cumulative += mass
+        index = uint32(index + uint32(1))
     return chosen
 
 
@@ -95,10 +102,9 @@ def random_part(explore, count, part, e, played, seed):
     return -1
 
 
-@both(best_of, drawn_from)
-def pick(q, row, first, count, random, part, e, played, seed, inverse_temperature):
-    """One choice of slot e among the values q[row, first : first + count]; random: a choice to take instead of the best one, or -1."""
-    best = best_of(q, row, first, count)
+@both(drawn_from)
+def settled(best, q, row, first, count, random, part, e, played, seed, inverse_temperature):
+    """What slot e chooses where `best` is the best choice, or -1; other arguments as of `pick`."""
     if best < 0:
         return -1
     if inverse_temperature > float32(0.0):
@@ -106,29 +112,45 @@ def pick(q, row, first, count, random, part, e, played, seed, inverse_temperatur
     return random if random >= 0 else best
 
 
-@both(random_part, pick)
-def choose_part(q, e, first, count, explore, part, played, seed, inverse_temperature):
-    """Choice `part` of an action of slot e, whose values are row e of q."""
-    random = random_part(explore, count, part, e, played, seed)
-    return pick(q, e, first, count, random, part, e, played, seed, inverse_temperature)
+@both(best_of, settled)
+def pick(q, row, first, count, random, part, e, played, seed, inverse_temperature):
+    """One choice of slot e among the values q[row, first : first + count]; random: a choice to take instead of the best one, or -1."""
+    best = best_of(q, row, first, count, count)
+    return settled(best, q, row, first, count, random, part, e, played, seed, inverse_temperature)
 
 
-@both(choose_part, explores)
+@both(best_of, explores, random_part, settled)
 def select_slot(e, t, q, clock, portfolio, regime, actions, settings, seed, kind):
     """The action of slot e at step t, written to actions[t, e]."""
+    e = uint32(e)
     played = clock[e, PLAYED]
     inverse_temperature = settings[INVERSE_TEMPERATURE]
     explore = explores(e, played, clock.shape[0], settings, seed)
-    if kind == FLAT:
-        action = choose_part(q, e, 0, ACTIONS, explore, 0, played, seed, inverse_temperature)
-    else:
-        action = choose_part(q, e, 0, EXPOSURES, explore, 0, played, seed, inverse_temperature)
-        if kind == BRANCHING:
-            order = choose_part(q, e, EXPOSURES, ORDERS, explore, 1, played, seed, inverse_temperature)
-            urgency = choose_part(q, e, EXPOSURES + ORDERS, URGENCIES, explore, 2, played, seed, inverse_temperature)
-            action = -1 if min(action, min(order, urgency)) < 0 else int(compose(action, order, urgency))
-        elif action >= 0:
-            action = int(route(action, portfolio[e, HELD], float32(regime[clock[e, BAR], VOLATILITY])))
+    one = uint32(min(q.shape[1], 1))  # as a number that the compiler does not know, so that the code of a part is there once
+    parts = uint32(3) if kind == BRANCHING else uint32(1)
+    action = order = urgency = int64(0)
+    first = count = part = uint32(0)
+    while part < parts:
+        if kind == FLAT:
+            count = uint32(ACTIONS)
+            best = best_of(q, e, 0, ACTIONS, ACTIONS)
+        else:
+            count = uint32(EXPOSURES) if part == uint32(0) else (uint32(ORDERS) if part == uint32(1) else uint32(URGENCIES))
+            best = best_of(q, e, first, count, max(EXPOSURES, ORDERS, URGENCIES))
+        random = random_part(explore, count, part, e, played, seed)
+        choice = settled(best, q, e, first, count, random, part, e, played, seed, inverse_temperature)
+        if part == uint32(0):
+            action = choice
+        elif part == uint32(1):
+            order = choice
+        else:
+            urgency = choice
+        first = uint32(first + count)
+        part = uint32(part + one)
+    if kind == BRANCHING:
+        action = -1 if min(action, min(order, urgency)) < 0 else int(compose(action, order, urgency))
+    elif kind == EXPOSURE and action >= 0:
+        action = int(route(action, portfolio[e, HELD], float32(regime[clock[e, BAR], VOLATILITY])))
     actions[t, e] = action
 
 
@@ -138,8 +160,8 @@ def _select_all(t, q, clock, portfolio, regime, actions, settings, seed, kind):
 
 
 def _select_on_gpu(t, q, clock, portfolio, regime, actions, settings, seed, kind):
-    e = cuda.grid(1)
-    if e < clock.shape[0]:
+    e = uint32(cuda.grid(1))
+    if e < uint32(clock.shape[0]):
         select_slot(e, t[0], q, clock, portfolio, regime, actions, settings, seed, kind)
 
 

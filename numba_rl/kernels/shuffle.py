@@ -5,7 +5,7 @@ kept between passes: the order is a function of (seed, turn, n) alone, on the CP
 Launch: a thread an item. A permutation costs about as much as writing it.
 """
 
-from numba import njit, prange
+from numba import njit, prange, uint32
 
 from numba_rl.gpu import blocks_for, cuda, jit
 from numba_rl.kernel_cache import cached
@@ -20,9 +20,9 @@ def shuffle_all(order, seed, turn):
 
 def shuffle_on_gpu(order, seed, turn):
     """Permutation number turn[0] of `seed`, a thread an item."""
-    i = cuda.grid(1)
-    if i < order.shape[0]:
-        order[i] = permuted(i, order.shape[0], seed, turn[0])
+    i = uint32(cuda.grid(1))
+    if i < uint32(order.shape[0]):
+        order[i] = permuted(i, uint32(order.shape[0]), seed, turn[0])
 
 
 shuffle_cpu = cached(njit(error_model="numpy", parallel=True)(shuffle_all))

@@ -6,7 +6,7 @@ hidden uint64 [R, Q]: four bf16 a word; head float32 [4 Q + 1]: weight and bias;
 
 from functools import lru_cache
 
-from numba import int64, uint64
+from numba import uint64
 from numpy import float32, uint32
 
 from numba_rl.gpu import blocks_for, cuda, group_sum, jit
@@ -33,29 +33,36 @@ def make_value_head(quads, lanes=32):
 
     def value_head(hidden, head, first, values):
         scratch = cuda.shared.array(32, float32)
-        lane = cuda.threadIdx.x % group
-        groups = cuda.blockDim.x // group
-        row = int64(cuda.blockIdx.x) * (FLYING * groups) + cuda.threadIdx.x // group
-        rows = hidden.shape[0]
+        thread = uint32(cuda.threadIdx.x)
+        lane = uint32(thread % uint32(group))
+        groups = uint32(uint32(cuda.blockDim.x) // uint32(group))
+        row = uint32(cuda.blockIdx.x * (FLYING * groups) + thread // uint32(group))
+        rows = uint32(hidden.shape[0])
         words = cuda.local.array(held, uint64)
         weight = cuda.local.array(numbers, float32)
+        totals = cuda.local.array(FLYING, float32)
         for r in range(FLYING):  # past the end, the last row is read again: no branch between the reads
             for k in range(each):
-                words[r * each + k] = hidden[min(row + r * groups, rows - 1), min(lane + k * group, quads - 1)]
+                place = uint32(min(uint32(row + r * groups), uint32(rows - 1)))
+                words[r * each + k] = hidden[place, uint32(min(uint32(lane + k * group), uint32(quads - 1)))]
         for k in range(each):
-            quad = lane + k * group
+            quad = uint32(lane + k * group)
             for c in range(4):
-                weight[4 * k + c] = head[4 * quad + c] if quad < quads else float32(0.0)
+                weight[4 * k + c] = head[uint32(4 * quad + c)] if quad < uint32(quads) else float32(0.0)
+        bias = head[4 * quads]
         for r in range(FLYING):
             total = float32(0.0)
             for k in range(each):
-                if lane + k * group < quads:
-                    left = uint32(words[r * each + k] & uint64(0xFFFFFFFF))
-                    right = uint32(words[r * each + k] >> uint64(_SHIFT))
-                    total += low(left) * weight[4 * k] + high(left) * weight[4 * k + 1]
-                    total += low(right) * weight[4 * k + 2] + high(right) * weight[4 * k + 3]
-            total = group_sum(total, group, scratch)
-            if row + r * groups < rows and lane == 0:
-                values[first + row + r * groups] = total + head[4 * quads]
+                word = words[r * each + k] if uint32(lane + k * group) < uint32(quads) else uint64(0)  # adds zeros: no branch here either
+                left = uint32(word & uint64(0xFFFFFFFF))
+                right = uint32(word >> uint64(_SHIFT))
+                total += low(left) * weight[4 * k] + high(left) * weight[4 * k + 1]
+                total += low(right) * weight[4 * k + 2] + high(right) * weight[4 * k + 3]
+            totals[r] = total
+        for r in range(FLYING):
+            total = group_sum(totals[r], group, scratch)
+            if uint32(row + r * groups) < rows and lane == uint32(0):
+                values[first + uint32(row + r * groups)] = total + bias
 
-    return cached(jit(value_head))
+    # With a limit, though it is not reached, the compiler does not save registers by waiting for the first reads before the others.
+    return cached(jit(value_head, max_registers=255))
