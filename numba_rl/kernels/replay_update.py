@@ -31,6 +31,7 @@ from numba_rl.kernels.settled import specialised
 
 begin = under = clear = resum = None  # device functions, bound anew for each layout
 _AHEAD = 4  # samples that a thread reads at once, so that their latencies overlap
+_FEW, _MANY = 8, 16  # warps of a block: _FEW where their threads read the batch at once, which leaves room for the draw that follows
 _LISTED = 2048  # samples of one top that are listed; if more of a batch fall under one top, its block goes through all again
 
 
@@ -167,11 +168,15 @@ def update_kernel(layout: Layout, warps: int, early: bool = False):
 
     parts = {"begin": begin_function(early), "under": place_under, "clear": clear_slot, "resum": resum_top(layout, warps)}
     kernel = specialised(update, parts, astuple(layout), warps, int(early))
-    return cached(gpu.jit(kernel, max_registers=gpu.most_registers(threads)))  # said, though never reached: else the compiler saves registers by reading in turns
+    return cached(gpu.jit(kernel))
 
 
-def launch_update(layout: Layout, ring: RingViews, slots, errors, stamp, peak, skip, stream, warps: int, early: bool = False):
-    """Applies td errors f32 [B] to slots i64 [B] unless skip f32 [1] is set; `stamp` and `peak` belong to the batch. Asynchronous on `stream`."""
+def launch_update(layout: Layout, ring: RingViews, slots, errors, stamp, peak, skip, stream, warps: int | None, early: bool = False):
+    """Applies td errors f32 [B] to slots i64 [B] unless skip f32 [1] is set; `stamp` and `peak` belong to the batch. Asynchronous on `stream`.
+
+    warps: of a block; None: what suits the batch.
+    """
+    warps = warps or (_FEW if slots.shape[0] <= _FEW * layout.lanes * _AHEAD else _MANY)
     kernel = update_kernel(layout, warps, early)
     kernel[layout.tops, warps * layout.lanes, stream](
         slots, errors, slots.shape[0], stamp, peak, skip,

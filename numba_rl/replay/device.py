@@ -27,7 +27,7 @@ class DeviceReplay:
     """A ring of transitions on one GPU (in the simulator: in CPU tensors).
 
     capacity, state_width: slots, and floats of a state. layout: fans other than the chosen ones, for tests and benchmarks.
-    sample_warps, update_warps: warps of a block. See `PrioritizedReplay` for the methods' meaning.
+    sample_warps, update_warps: warps of a block; None: what suits a GPU. See `PrioritizedReplay` for the methods' meaning.
     """
 
     def __init__(self, capacity: int, state_width: int, rules: ReplayRules, device, layout: Layout | None = None,
@@ -41,7 +41,7 @@ class DeviceReplay:
         self.capacity, self.state_width, self.rules, self.device = capacity, state_width, rules, device
         self.mode = at.MODES[rules.mode]
         self._sample_warps = sample_warps or (1 if gpu.SIMULATED else 8)
-        self._update_warps = update_warps or (1 if gpu.SIMULATED else 16)
+        self._update_warps = update_warps or (1 if gpu.SIMULATED else None)
         self._multiprocessors = 1 if gpu.SIMULATED else torch.cuda.get_device_properties(device).multi_processor_count
         self._early = device.type == "cuda" and can_start_early(torch.cuda.get_device_capability(device))
         self._batches: dict[tuple[int, torch.dtype], Batch] = {}
@@ -223,7 +223,7 @@ class DeviceReplay:
             self._ranked.fill_(len(order))
         self._since_sort = None if since < 0 else since
         self._known_filled = len(priorities) > 0
-        self._launch(launch_resum, self.layout, self._views, 0, self.capacity, 0, warps=self._update_warps)
+        self._launch(launch_resum, self.layout, self._views, 0, self.capacity, 0, warps=self._sample_warps)
 
     def rejected(self) -> dict[str, int]:
         """What was rejected so far: counts of nan, infinite, stale and outside, and `last_step`, batches drawn at the last bad error."""

@@ -86,8 +86,8 @@ def main():
     parser.add_argument(
         "--fans", type=shapes, default=[None], help="leaf fan x node fan, such as 128x64,64x64; default: chosen by capacity"
     )
-    parser.add_argument("--sample-warps", type=numbers, default=[8])
-    parser.add_argument("--update-warps", type=numbers, default=[16])
+    parser.add_argument("--sample-warps", type=numbers, default=[None], help="warps of a block; default: what the replay takes")
+    parser.add_argument("--update-warps", type=numbers, default=[None])
     parser.add_argument("--insert", type=numbers, default=[128, 4096, 65_536, 1_000_000])
     arguments = parser.parse_args()
     rows = []
