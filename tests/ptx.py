@@ -4,6 +4,7 @@ import json
 import os
 import re
 import runpy
+import struct
 import sys
 import tempfile
 import textwrap
@@ -52,24 +53,47 @@ def _execute(program, capability):
         runpy.run_path(file.name, run_name="__main__")
 
 
-def assembled(ptx: str, capability: tuple[int, int], most: int | None = None) -> tuple[int, int]:
-    """(registers a thread, bytes that are spilled) of the kernel's machine code; most: registers that it may take.
+def linked(ptx: str, capability: tuple[int, int], *options: str) -> tuple[bytes, str]:
+    """(machine code of a kernel as an ELF file, what the compiler said).
 
     By the linker of CUDA, whose library comes with numba-cuda; no GPU is asked. The architecture may be an older one than the PTX was made
     for, where that uses no instruction which the older one lacks.
     """
     from cuda.bindings import nvjitlink
 
-    options = ["-arch=sm_{}{}".format(*capability), "-verbose", "-Xptxas=-v", *([f"-maxrregcount={most}"] if most else [])]
+    options = ["-arch=sm_{}{}".format(*capability), *options]
     text = re.sub(r"\.target sm_\d+", ".target sm_{}{}".format(*capability), ptx, count=1).encode()
     handle = nvjitlink.create(len(options), options)
     nvjitlink.add_data(handle, nvjitlink.InputType.PTX, text, len(text), "kernel")
     nvjitlink.complete(handle)
-    said = bytearray(nvjitlink.get_info_log_size(handle))
+    code, said = bytearray(nvjitlink.get_linked_cubin_size(handle)), bytearray(nvjitlink.get_info_log_size(handle))
+    nvjitlink.get_linked_cubin(handle, code)
     nvjitlink.get_info_log(handle, said)
     nvjitlink.destroy(handle)
-    registers, spilled = (re.search(pattern, said.decode()) for pattern in (r"Used (\d+) registers", r"(\d+) bytes spill stores"))
+    return bytes(code), said.decode()
+
+
+def assembled(ptx: str, capability: tuple[int, int], most: int | None = None) -> tuple[int, int]:
+    """(registers a thread, bytes that are spilled) of the kernel's machine code; most: registers that it may take."""
+    said = linked(ptx, capability, "-verbose", "-Xptxas=-v", *([f"-maxrregcount={most}"] if most else []))[1]
+    registers, spilled = (re.search(pattern, said) for pattern in (r"Used (\d+) registers", r"(\d+) bytes spill stores"))
     return int(registers[1]), int(spilled[1])
+
+
+def code_bytes(ptx: str) -> int:
+    """Bytes of a kernel's machine code on compute capability 9.0, the functions that it calls included."""
+    elf = linked(ptx, (9, 0))[0]
+    table = struct.unpack_from("<Q", elf, 0x28)[0]
+    size, count, names = struct.unpack_from("<HHH", elf, 0x3A)
+    sections = [struct.unpack_from("<IIQQQQ", elf, table + k * size) for k in range(count)]
+    texts = sections[names][4]
+    return sum(section[5] for section in sections if elf.startswith(b".text", texts + section[0]))
+
+
+def check_code(ptx: dict[str, str], most: dict[str, int]) -> None:
+    """Kernels of short launches stay small: each of `most` has at most so many bytes of machine code (see numba_rl.kernels)."""
+    found = {name: code_bytes(ptx[name]) for name in most}
+    assert all(found[name] <= most[name] for name in most), found
 
 
 def check_registers(ptx: dict[str, str], most: int) -> None:

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from ptx import arithmetic, assembled, compile_ptx
+from ptx import arithmetic, assembled, check_code, compile_ptx
 
 SOURCE = """
 from numba_rl.kernels import noise, n_step, route, select
@@ -40,6 +40,10 @@ def test_no_local_memory_and_no_float64(ptx):
         # what is held is money's float64, which routing compares
         meant = {"abs.f64", "neg.f64", "sub.f64", "add.f64", "mul.f64", "fma.rn.f64", "add.rn.f64", "sub.rn.f64", "mul.rn.f64"}
         assert arithmetic(text, "f64") <= (meant if name in ("select", "route") else set()), name
+
+
+def test_the_code_of_an_update_is_small(ptx):
+    check_code(ptx, {"dqn_loss": 7_500, "n_step": 6_000})
 
 
 def test_nan_is_still_looked_for(ptx):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from ptx import check_float64, check_inlined, check_registers, compile_ptx
+from ptx import check_code, check_float64, check_inlined, check_registers, compile_ptx
 from ptx_machine import Machine, Played
 from reference.ppo import first_layer
 
@@ -30,6 +30,7 @@ def test_everything_is_inlined_and_nothing_is_spilled(ptx):
     check_inlined(ptx)
     check_float64(ptx, frozenset())
     check_registers(ptx, most_registers(first_gradient.RESIDENT * first_gradient.THREADS))
+    check_code(ptx, dict.fromkeys(ptx, 9_500))
 
 
 def test_copies_are_asynchronous_and_products_on_tensor_cores(ptx):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from ptx import check_float64, check_inlined, check_registers, compile_ptx
+from ptx import check_code, check_float64, check_inlined, check_registers, compile_ptx
 from ptx_machine import Machine, Played
 
 from numba_rl.kernels import hidden_gradient
@@ -29,6 +29,10 @@ def test_everything_is_inlined_and_nothing_is_spilled(ptx):
     check_registers(ptx, 128)
     for name, text in ptx.items():
         assert Machine(text).program.shared_bytes <= 48 * 1024, name
+
+
+def test_the_code_is_small(ptx):
+    check_code(ptx, dict.fromkeys(ptx, 8_000))
 
 
 def test_products_are_on_tensor_cores(ptx):

@@ -1,6 +1,6 @@
 """The kernels of the written-out PPO update as PTX: no float64, no local memory, the NaN check still there."""
 
-from ptx import arithmetic, assembled, check_assembles, compile_ptx
+from ptx import arithmetic, assembled, check_assembles, check_code, compile_ptx
 
 from numba_rl.gpu import most_registers
 
@@ -27,9 +27,16 @@ KERNELS = {
 """
 
 
+SIZES = {
+    "pick": 5_000, "rows": 5_000, "states": 5_000, "moments": 10_500, "relu_grad": 5_000, "ppo_loss": 24_000, "norm": 6_500, "adam": 12_000,
+    "value_head": 5_000,
+}  # fmt: skip
+
+
 def test_ptx():
     found = compile_ptx(SOURCE)
     check_assembles(found, (8, 0))
+    check_code(found, SIZES)
     for name, ptx in found.items():
         assert not arithmetic(ptx, "f64"), (name, arithmetic(ptx, "f64"))
         assert ".local" not in ptx, f"{name} spills to local memory"

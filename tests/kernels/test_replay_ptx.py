@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from ptx import arithmetic, check_assembles, compile_ptx
+from ptx import arithmetic, check_assembles, check_code, compile_ptx
 
 SOURCE = """
     from numba_rl.kernels import replay_insert, replay_sample, replay_update
@@ -81,6 +81,10 @@ def test_a_kernel_that_may_be_set_up_early_waits_before_it_touches_memory(ptx):
         waits = ptx[name].index("griddepcontrol.wait;")
         assert waits < ptx[name].index("griddepcontrol.launch_dependents;"), name
         assert not re.search(r"(?:ld|st|atom|red)\.(?:global|shared)", ptx[name][:waits]), name
+
+
+def test_the_code_of_draws_and_updates_is_small(ptx):
+    check_code(ptx, {"sample_early": 32_000, "sample_bf16": 32_000, "update_early": 25_000})
 
 
 def test_every_kernel_compiles_without_local_memory(ptx):
