@@ -44,6 +44,14 @@ def chunks(size, step):
 
 
 @device
+def block_ends(weights, weight_split, tail_split):
+    """Where the norm blocks of the first network's weights, of all weights, and of the first network's tail end, uint32 each."""
+    first_blocks = chunks(weight_split, CHUNK)
+    weight_blocks = uint32(first_blocks + chunks(uint32(weights - weight_split), CHUNK))
+    return first_blocks, weight_blocks, uint32(weight_blocks + chunks(tail_split, COLUMNS))
+
+
+@device
 def root(square):
     """Square root of a number that is not negative. (Zeros, here and below, are kept from instructions that do them by a slow call.)"""
     zero = square == float32(0.0)
@@ -72,9 +80,7 @@ def make_kernels(lanes=32, warps=8):
         weights = uint32(weight_gradient.shape[0])
         first_weights = uint32(weight_split)
         first_tail = uint32(tail_split)
-        first_blocks = chunks(first_weights, CHUNK)
-        weight_blocks = uint32(first_blocks + chunks(uint32(weights - first_weights), CHUNK))
-        tail_blocks = uint32(weight_blocks + chunks(first_tail, COLUMNS))
+        first_blocks, weight_blocks, tail_blocks = block_ends(weights, first_weights, first_tail)
         square = float32(0.0)
         if block == uint32(squares.shape[0]):
             columns = uint32(shares.shape[0])
@@ -162,9 +168,7 @@ def make_kernels(lanes=32, warps=8):
         weights = uint32(weight_gradient.shape[0])
         first_weights = uint32(weight_split)
         first_tail = uint32(tail_split)
-        first_blocks = chunks(first_weights, CHUNK)
-        weight_blocks = uint32(first_blocks + chunks(uint32(weights - first_weights), CHUNK))
-        tail_blocks = uint32(weight_blocks + chunks(first_tail, COLUMNS))
+        first_blocks, weight_blocks, tail_blocks = block_ends(weights, first_weights, first_tail)
         one = uint32(uint32(cuda.blockDim.x) // uint32(threads))  # a number that the compiler does not know
         pair = uint32(uint32(cuda.blockIdx.x) * uint32(cuda.blockDim.x) + t)
         inside = pair < uint32(size // uint32(2))

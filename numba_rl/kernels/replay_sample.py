@@ -37,7 +37,7 @@ from numba_rl.rules import philox
 
 begin = load_tops = find_top = find = find_rank = await_posts = None  # device functions, bound anew for each layout
 _HELD = 4  # row words a lane keeps in registers while the weights are exchanged; wider rows are finished afterwards
-MOST_WARPS = 32  # of a block
+_MOST_WARPS = 32  # of a block
 
 
 class RingViews(NamedTuple):
@@ -243,9 +243,14 @@ def sample_kernel(layout: Layout, mode: int, warps: int, bf16: bool = False, ear
     return cached(gpu.jit(kernel, max_registers=gpu.most_registers(threads)))
 
 
+def _most_blocks(multiprocessors: int) -> int:
+    """Blocks of a launch that draw: with the one that keeps the books all run at once."""
+    return max(multiprocessors - 1, 1)
+
+
 def posts_for(multiprocessors: int) -> int:
     """Numbers that the exchange of a card of so many multiprocessors needs."""
-    return 1 + max(multiprocessors - 1, 1)
+    return 1 + _most_blocks(multiprocessors)
 
 
 def launch_sample(
@@ -256,9 +261,9 @@ def launch_sample(
 
     warps: of a block, more where the batch asks for it; multiprocessors: of the card, 1 in the simulator, whose blocks run in turn.
     """
-    count, most = batch.slots.shape[0], max(multiprocessors - 1, 1)
+    count, most = batch.slots.shape[0], _most_blocks(multiprocessors)
     if count > warps * most and not gpu.SIMULATED:  # several samples a warp take more registers than a thread of the largest block has
-        warps = MOST_WARPS if count <= MOST_WARPS * most else MOST_WARPS // 2
+        warps = _MOST_WARPS if count <= _MOST_WARPS * most else _MOST_WARPS // 2
     blocks = min(gpu.blocks_for(count, warps), most)
     ahead, rounds = gpu.blocks_for(blocks, layout.lanes), gpu.blocks_for(count, blocks * warps)
     kernel = sample_kernel(layout, mode, warps, bf16, early, ahead, rounds)
